@@ -1,0 +1,69 @@
+# Everything runs in .venv, made from pyproject.toml (ranges) and constraints.txt (exact pins).
+
+PYTHON ?= python3
+PYTEST_JOBS ?= auto
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# PIP_CONSTRAINT reaches the isolated build environment as well, -c would not.
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip --quiet
+PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_JOBS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test test-slow test-gpu lint format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
+	  | while IFS='|' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
+
+quickstart: $(VENV)/.run-stamp ## install, profile this machine, search, re-measure and export
+	$(BIN)/tadnn search studies/quickstart.yaml
+
+test: lint ## install the test tools, check style, types and rooms, run the suite
+	$(PYTEST) -m "not slow and not gpu" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.test-stamp ## run the exhaustive tests as well
+	$(PYTEST) -m "not gpu" $(PYTEST_ARGS)
+
+test-gpu: $(VENV)/.test-stamp ## run the tests that need a CUDA device
+	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
+
+lint: $(VENV)/.test-stamp ## check style, types and the order of the rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+format: $(VENV)/.test-stamp ## format the code in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ifneq ($(wildcard benchmarks/scoring.py),)
+.PHONY: bench-scoring
+bench-scoring: $(VENV)/.run-stamp ## architectures scored per second
+	$(BIN)/python benchmarks/scoring.py
+endif
+
+ifneq ($(wildcard benchmarks/search_loop.py),)
+.PHONY: bench-search-loop
+bench-search-loop: $(VENV)/.run-stamp ## trials per second against bare Optuna
+	$(BIN)/python benchmarks/search_loop.py
+endif
+
+clean: ## remove .venv, caches and builds (results stay)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-stamp: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing tadnn into $(VENV)"
+	$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.test-stamp: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing tadnn and the test tools into $(VENV)"
+	$(PIP) install -e ".[test]"
+	@touch $@ $(VENV)/.run-stamp
