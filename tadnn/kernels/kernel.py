@@ -1,0 +1,174 @@
+"""One launch as the device sees it."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tadnn.errors import KernelError, near_matches
+from tadnn.kernels.ops import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS
+
+_KEY = re.compile(r"(?P<op>[a-z][a-z0-9_]*)\((?P<fields>[^()]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch: op, integer sizes (in the op's order), dtype, fused epilogue.
+
+    Make one with :meth:`of` (sizes by name) or :meth:`parse` (from a key).
+
+    Raises:
+        KernelError: an unknown op, dtype or epilogue, or sizes that no such kernel has.
+    """
+
+    op: str
+    sizes: tuple[int, ...]
+    dtype: str = "fp32"
+    epilogue: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        op = OPS.get(self.op)
+        if op is None:
+            raise KernelError(_unknown("op", self.op, OPS))
+        if len(self.sizes) != len(op.sizes):
+            raise KernelError(f"{self.op} has the sizes {', '.join(op.sizes)}; got {self.sizes}")
+        if self.dtype not in DTYPE_BYTES:
+            raise KernelError(_unknown("dtype", self.dtype, DTYPE_BYTES))
+        if self.epilogue:
+            for part in self.epilogue:
+                if part not in EPILOGUES:
+                    raise KernelError(_unknown("epilogue", part, EPILOGUES))
+        if any(type(size) is not int for size in self.sizes):
+            object.__setattr__(self, "sizes", tuple(map(_whole, op.sizes, self.sizes)))
+        if min(self.sizes) < 1 or max(self.sizes) > MAX_SIZE:
+            for name, size in zip(op.sizes, self.sizes, strict=True):
+                if not (name not in op.may_be_zero) <= size <= MAX_SIZE:
+                    raise KernelError(
+                        f"sizes are from {int(name not in op.may_be_zero)} to {MAX_SIZE}; "
+                        f"got {name}={size} in {self.key}"
+                    )
+        if self.op in ("conv2d", "max_pool2d"):
+            _check_window(self)
+
+    @classmethod
+    def of(
+        cls, op: str, *, dtype: str = "fp32", epilogue: tuple[str, ...] = (), **sizes: int
+    ) -> Kernel:
+        """Return the kernel with the named sizes: ``Kernel.of("linear", m=1, n=10, k=64)``."""
+        return cls(op, _ordered(op, sizes), dtype, tuple(epilogue))
+
+    @classmethod
+    def parse(cls, key: str) -> Kernel:
+        """Return the kernel of a key.
+
+        Raises:
+            KernelError: the key does not parse; the message says where.
+        """
+        match = _KEY.fullmatch(key.strip())
+        if match is None:
+            raise KernelError(f"a kernel key reads op(name=value,...); got {key!r}")
+        fields: dict[str, str] = {}
+        for field in match["fields"].split(","):
+            name, equals, value = (part.strip() for part in field.partition("="))
+            if not equals or not name or not value:
+                raise KernelError(f"a field of a kernel key reads name=value; got {field!r}")
+            if name in fields:
+                raise KernelError(f"{name} stands twice in {key!r}")
+            fields[name] = value
+        dtype = fields.pop("dtype", "fp32")
+        epilogue = tuple(fields.pop("epilogue").split("+")) if "epilogue" in fields else ()
+        sizes: dict[str, int] = {}
+        for name, value in fields.items():
+            # Bounded before int(), which refuses thousands of digits in its own way.
+            if not (value.isascii() and value.isdigit() and len(value) <= 20):
+                raise KernelError(f"sizes are whole numbers; got {name}={value[:40]!r}")
+            sizes[name] = int(value)
+        return cls(match["op"], _ordered(match["op"], sizes), dtype, epilogue)
+
+    @property
+    def key(self) -> str:
+        """The readable name that :meth:`parse` takes back."""
+        names = OPS[self.op].sizes
+        fields = [f"{name}={size}" for name, size in zip(names, self.sizes, strict=True)]
+        fields.append(f"dtype={self.dtype}")
+        if self.epilogue:
+            fields.append(f"epilogue={'+'.join(self.epilogue)}")
+        return f"{self.op}({','.join(fields)})"
+
+    def __str__(self) -> str:
+        return self.key
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The sizes by name."""
+        return dict(zip(OPS[self.op].sizes, self.sizes, strict=True))
+
+    def dim(self, name: str) -> int:
+        """Return one size by name."""
+        names = OPS[self.op].sizes
+        if name not in names:
+            raise KernelError(f"{self.op} has the sizes {', '.join(names)}; got {name!r}")
+        return self.sizes[names.index(name)]
+
+    def replace(self, **sizes: int) -> Kernel:
+        """Return this kernel with some sizes changed."""
+        return Kernel.of(
+            self.op, dtype=self.dtype, epilogue=self.epilogue, **{**self.dims, **sizes}
+        )
+
+    @property
+    def flops(self) -> int:
+        """FLOPs, two per multiply-add; 0 for ops priced by memory traffic."""
+        return int(OPS[self.op].flops(self.dims))
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written when each tensor moves once."""
+        op, dims = OPS[self.op], self.dims
+        output = op.output(dims)
+        extra = sum(EPILOGUES[part] for part in self.epilogue)
+        return int((op.read(dims) + (1 + extra) * output) * DTYPE_BYTES[self.dtype])
+
+    @property
+    def matrix(self) -> tuple[int, int, int, int] | None:
+        """(batch, m, n, k) of the equivalent matrix product; None for other ops."""
+        return OPS[self.op].matrix(self.dims)
+
+
+def _ordered(op: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    if op not in OPS:
+        raise KernelError(_unknown("op", op, OPS))
+    names = OPS[op].sizes
+    if sizes.keys() != set(names):
+        raise KernelError(
+            f"{op} has the sizes {', '.join(names)}; got {', '.join(sizes) or 'none'}"
+        )
+    return tuple(sizes[name] for name in names)
+
+
+def _whole(name: str, size: Any) -> int:
+    if isinstance(size, bool) or not hasattr(size, "__index__"):
+        raise KernelError(f"sizes are whole numbers; got {name}={size!r}")
+    return operator.index(size)  # a NumPy integer becomes Python's, so that products don't wrap
+
+
+def _check_window(kernel: Kernel) -> None:
+    d = kernel.dims
+    groups, dilation = d.get("groups", 1), d.get("dilation", 1)
+    if d["c"] % groups or d.get("k", groups) % groups:
+        raise KernelError(f"groups divide c and k; got c={d['c']}, k={d['k']}, groups={groups}")
+    reach_h = dilation * (d["r"] - 1) + 1
+    reach_w = dilation * (d["s"] - 1) + 1
+    if d["h"] + 2 * d["pad"] < reach_h or d["w"] + 2 * d["pad"] < reach_w:
+        raise KernelError(f"the window must fit the padded image; got {kernel.key}")
+    if kernel.op == "max_pool2d" and 2 * d["pad"] > min(d["r"], d["s"]):
+        raise KernelError(f"a pool's padding is at most half its window; got {kernel.key}")
+
+
+def _unknown(what: str, name: object, choices: Mapping[str, Any]) -> str:
+    near = near_matches(str(name), choices)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"unknown {what} {name!r}{hint} Valid: {', '.join(sorted(choices))}."

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+from tadnn import kernels
+from tadnn.errors import KernelError
+from tadnn.kernels import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS, Kernel, conv_out
+
+
+def random_kernel(rng: random.Random) -> Kernel:
+    """Any valid kernel, all ops alike."""
+    op = rng.choice(sorted(OPS))
+    sizes = {name: rng.choice((1, 2, 3, 7, 64, rng.randint(1, 5000))) for name in OPS[op].sizes}
+    if op == "conv2d":
+        groups = sizes["groups"]
+        sizes["c"] = groups * rng.randint(1, 4)
+        sizes["k"] = groups * rng.randint(1, 4)
+    if op in ("conv2d", "max_pool2d"):
+        sizes["r"], sizes["s"] = rng.randint(1, 7), rng.randint(1, 7)
+        sizes["pad"] = rng.randint(0, min(sizes["r"], sizes["s"]) // 2)
+        reach = sizes.get("dilation", 1) * 6 + 1
+        sizes["h"], sizes["w"] = reach + rng.randint(0, 60), reach + rng.randint(0, 60)
+    parts = rng.sample(sorted(EPILOGUES), rng.randint(0, len(EPILOGUES)))
+    dtype = rng.choice(sorted(DTYPE_BYTES))
+    return Kernel.of(op, dtype=dtype, epilogue=tuple(parts), **sizes)
+
+
+CONV = (
+    "conv2d(n=1,c=64,h=56,w=56,k=128,r=3,s=3,stride=1,pad=1,dilation=1,groups=1,"
+    "dtype=fp32,epilogue=bias+relu)"
+)
+
+
+def test_exported_names() -> None:
+    assert kernels.__all__ == [
+        "DTYPE_BYTES",
+        "EPILOGUES",
+        "MAX_SIZE",
+        "OPS",
+        "Kernel",
+        "KernelRow",
+        "Op",
+        "TimingRow",
+        "conv_out",
+        "is_timing_table",
+        "read_kernel_table",
+        "read_timing_table",
+        "write_kernel_table",
+        "write_timing_table",
+    ]
+
+
+class TestKeys:
+    def test_the_published_key_parses_back(self) -> None:
+        kernel = Kernel.parse(CONV)
+        assert kernel.key == str(kernel) == CONV
+        assert kernel.op == "conv2d"
+        assert kernel.dim("k") == 128
+        assert kernel.dtype == "fp32"
+        assert kernel.epilogue == ("bias", "relu")
+
+    def test_random_keys_parse_back(self) -> None:
+        rng = random.Random(0)
+        made = [random_kernel(rng) for _ in range(2000)]
+        assert {kernel.op for kernel in made} == set(OPS)
+        for kernel in made:
+            again = Kernel.parse(kernel.key)
+            assert again == kernel
+            assert hash(again) == hash(kernel)
+        assert len({kernel.key for kernel in made}) == len(set(made))
+
+    def test_fields_may_stand_in_any_order_and_with_blanks(self) -> None:
+        assert Kernel.parse(" linear( k = 3, dtype=fp16,n=2 ,m=1) ") == Kernel.of(
+            "linear", m=1, n=2, k=3, dtype="fp16"
+        )
+
+    def test_dtype_is_fp32_where_none_is_given(self) -> None:
+        assert Kernel.parse("relu(rows=1,cols=2)") == Kernel("relu", (1, 2))
+
+    @pytest.mark.parametrize(
+        ("key", "message"),
+        [
+            ("", "reads op(name=value"),
+            ("relu", "reads op(name=value"),
+            ("relu(rows=1,cols=2", "reads op(name=value"),
+            ("relu(rows=1,cols=2) x", "reads op(name=value"),
+            ("relu(rows=(1),cols=2)", "reads op(name=value"),
+            ("relu()", "reads name=value; got ''"),
+            ("relu(rows,cols=2)", "reads name=value; got 'rows'"),
+            ("relu(rows=,cols=2)", "reads name=value; got 'rows='"),
+            ("relu(rows=1,cols=2,)", "reads name=value; got ''"),
+            ("relu(rows=1,rows=1,cols=2)", "rows stands twice"),
+            ("relu(rows=1,cols=2,dtype=fp32,dtype=fp16)", "dtype stands twice"),
+            ("relu(rows=1,cols=2,epilogue=bias,epilogue=relu)", "epilogue stands twice"),
+            ("relu(rows=1)", "relu has the sizes rows, cols; got rows"),
+            ("relu(rows=1,cols=2,depth=3)", "got rows, cols, depth"),
+            ("relu(op=1,rows=1,cols=2)", "got op, rows, cols"),
+            ("relu(cls=1,rows=1,cols=2)", "got cls, rows, cols"),
+            ("relu(rows=1,cols=two)", "sizes are whole numbers; got cols='two'"),
+            ("relu(rows=1,cols=2.0)", "sizes are whole numbers; got cols='2.0'"),
+            ("relu(rows=1,cols=-2)", "sizes are whole numbers; got cols='-2'"),
+            ("relu(rows=1,cols=²)", "sizes are whole numbers"),
+            ("relu(rows=1,cols=nan)", "sizes are whole numbers"),
+            (f"relu(rows=1,cols={'9' * 5000})", "sizes are whole numbers"),
+            ("relu(rows=1,cols=2147483648)", "from 1 to 2147483647; got cols=2147483648"),
+            ("relu(rows=0,cols=2)", "from 1 to 2147483647; got rows=0"),
+            ("conv(n=1)", "unknown op 'conv'; did you mean 'conv2d'? Valid: add, batch_norm"),
+            ("relu(rows=1,cols=2,dtype=float32)", "Valid: bf16, fp16, fp32, fp64, int8."),
+            ("relu(rows=1,cols=2,dtype=fp3)", "unknown dtype 'fp3'; did you mean 'fp32'?"),
+            ("relu(rows=1,cols=2,epilogue=gelu)", "unknown epilogue 'gelu'"),
+            ("relu(rows=1,cols=2,epilogue=bias+)", "unknown epilogue ''"),
+        ],
+    )
+    def test_damaged_keys_say_what_is_wrong(self, key: str, message: str) -> None:
+        with pytest.raises(KernelError, match=re.escape(message)):
+            Kernel.parse(key)
+
+    def test_random_damage_never_ends_in_another_error(self) -> None:
+        rng = random.Random(1)
+        refused = 0
+        for _ in range(2000):
+            text = list(random_kernel(rng).key)
+            for _ in range(rng.randint(1, 3)):
+                at = rng.randrange(len(text))
+                text[at] = rng.choice(["", "=", ",", "(", ")", "0", "9", "+", "x", "\x00", "é"])
+            try:
+                Kernel.parse("".join(text))
+            except KernelError:
+                refused += 1
+        assert refused > 1000
+
+
+class TestSizes:
+    def test_dims_and_replace(self) -> None:
+        kernel = Kernel.of("linear", m=4, n=10, k=64, dtype="fp16", epilogue=("bias",))
+        assert kernel.dims == {"m": 4, "n": 10, "k": 64}
+        assert kernel.sizes == (4, 10, 64)
+        wider = kernel.replace(n=11)
+        assert wider == Kernel("linear", (4, 11, 64), "fp16", ("bias",))
+        assert kernel.dim("n") == 10
+        with pytest.raises(KernelError, match="linear has the sizes m, n, k; got 'h'"):
+            kernel.dim("h")
+        with pytest.raises(KernelError, match="linear has the sizes m, n, k; got m, n, k, h"):
+            kernel.replace(h=1)
+
+    def test_frozen(self) -> None:
+        with pytest.raises(FrozenInstanceError):
+            Kernel("relu", (1, 2)).dtype = "fp16"  # type: ignore[misc]
+
+    def test_numpy_integers_become_python_ones(self) -> None:
+        kernel = Kernel.of("linear", m=np.int32(2**20), n=np.int64(2**20), k=np.int8(100))  # type: ignore[arg-type]
+        assert [type(size) for size in kernel.sizes] == [int, int, int]
+        assert kernel == Kernel("linear", (2**20, 2**20, 100))
+        assert kernel.flops == 2 * 100 * 2**40  # would wrap in 32 bits
+
+    @pytest.mark.parametrize("size", [1.0, "1", None, True, float("nan"), [1]])
+    def test_other_types_are_refused(self, size: object) -> None:
+        with pytest.raises(KernelError, match="sizes are whole numbers; got n="):
+            Kernel.of("linear", m=1, n=size, k=1)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("size", [0, -1, MAX_SIZE + 1])
+    def test_out_of_bounds(self, size: int) -> None:
+        with pytest.raises(KernelError, match=f"from 1 to 2147483647; got n={size} in linear"):
+            Kernel("linear", (1, size, 1))
+
+    def test_padding_may_be_zero_but_not_negative(self) -> None:
+        sizes = Kernel.parse(CONV).dims
+        assert Kernel.of("conv2d", **{**sizes, "pad": 0}).dim("pad") == 0
+        with pytest.raises(KernelError, match="from 0 to 2147483647; got pad=-1"):
+            Kernel.of("conv2d", **{**sizes, "pad": -1})
+
+    def test_number_of_sizes(self) -> None:
+        with pytest.raises(KernelError, match=r"linear has the sizes m, n, k; got \(1, 2\)"):
+            Kernel("linear", (1, 2))
+
+    @pytest.mark.parametrize("sizes", [(3, 4), (4, 3)])
+    def test_groups_divide_channels(self, sizes: tuple[int, int]) -> None:
+        c, k = sizes
+        with pytest.raises(KernelError, match=f"groups divide c and k; got c={c}, k={k}, groups=2"):
+            Kernel("conv2d", (1, c, 8, 8, k, 3, 3, 1, 1, 1, 2))
+
+    @pytest.mark.parametrize(
+        "kernel",
+        [
+            ("conv2d", (1, 1, 2, 9, 1, 3, 3, 1, 0, 1, 1)),
+            ("conv2d", (1, 1, 9, 4, 1, 3, 3, 1, 0, 2, 1)),
+            ("max_pool2d", (1, 1, 2, 9, 3, 3, 1, 0)),
+            ("max_pool2d", (1, 1, 9, 2, 3, 3, 1, 0)),
+        ],
+    )
+    def test_windows_fit(self, kernel: tuple[str, tuple[int, ...]]) -> None:
+        with pytest.raises(KernelError, match="the window must fit the padded image"):
+            Kernel(*kernel)
+
+    def test_windows_that_just_fit(self) -> None:
+        assert Kernel("conv2d", (1, 1, 5, 5, 1, 3, 3, 1, 0, 2, 1)).matrix == (1, 1, 1, 9)
+        assert Kernel("max_pool2d", (2, 3, 3, 3, 3, 3, 1, 0)).bytes_moved == 4 * (54 + 6)
+
+    def test_pools_pad_by_half_a_window_at_most(self) -> None:
+        with pytest.raises(KernelError, match="at most half its window"):
+            Kernel("max_pool2d", (1, 1, 8, 8, 3, 3, 1, 2))
+
+    def test_unknown_dtype_of_another_type(self) -> None:
+        with pytest.raises(KernelError, match="unknown dtype None"):
+            Kernel("relu", (1, 1), None)  # type: ignore[arg-type]
+
+
+class TestCosts:
+    """FLOPs, bytes and matrix shapes by hand."""
+
+    @pytest.mark.parametrize(
+        ("key", "flops", "read", "written", "matrix"),
+        [
+            # 56x56 pixels, 128 filters of 64x3x3: He et al. count 231e6 multiply-adds.
+            (
+                "conv2d(n=1,c=64,h=56,w=56,k=128,r=3,s=3,stride=1,pad=1,dilation=1,groups=1)",
+                2 * 231_211_008,
+                64 * 3136 + 128 * 576,
+                128 * 3136,
+                (1, 3136, 128, 576),
+            ),
+            # Stride 2 and padding 3: (224 + 6 - 7) // 2 + 1 = 112.
+            (
+                "conv2d(n=2,c=3,h=224,w=224,k=64,r=7,s=7,stride=2,pad=3,dilation=1,groups=1)",
+                2 * 2 * 118_013_952,
+                2 * 3 * 50176 + 64 * 147,
+                2 * 64 * 12544,
+                (1, 2 * 12544, 64, 147),
+            ),
+            # Depthwise: one filter of 5x3 for each of 6 channels, 4x6 pixels.
+            (
+                "conv2d(n=1,c=6,h=8,w=8,k=6,r=5,s=3,stride=1,pad=0,dilation=1,groups=6)",
+                2 * 6 * 24 * 15,
+                6 * 64 + 6 * 15,
+                6 * 24,
+                (6, 24, 1, 15),
+            ),
+            # Grouped and dilated: a window of 3 reaches over 5, 9x9 -> 5x5.
+            (
+                "conv2d(n=1,c=8,h=9,w=9,k=12,r=3,s=3,stride=1,pad=0,dilation=2,groups=4)",
+                2 * 12 * 25 * 18,
+                8 * 81 + 12 * 18,
+                12 * 25,
+                (4, 25, 3, 18),
+            ),
+            ("linear(m=5,n=10,k=64)", 6400, 5 * 64 + 640, 50, (1, 5, 10, 64)),
+            ("bmm(b=3,m=5,n=10,k=64)", 19200, 3 * (5 * 64 + 640), 150, (3, 5, 10, 64)),
+            ("relu(rows=6,cols=49)", 0, 294, 294, None),
+            ("add(rows=6,cols=49)", 0, 588, 294, None),
+            ("softmax(rows=6,cols=49)", 0, 294, 294, None),
+            ("layer_norm(rows=6,cols=49)", 0, 294, 294, None),
+            ("batch_norm(n=2,c=3,h=7,w=7)", 0, 294 + 12, 294, None),
+            ("global_avg_pool(n=2,c=3,h=7,w=7)", 0, 294, 6, None),
+            # (7 + 2 - 3) // 2 + 1 = 4.
+            ("max_pool2d(n=2,c=3,h=7,w=7,r=3,s=3,stride=2,pad=1)", 0, 294, 6 * 16, None),
+        ],
+    )
+    def test_by_hand(
+        self,
+        key: str,
+        flops: int,
+        read: int,
+        written: int,
+        matrix: tuple[int, ...] | None,
+    ) -> None:
+        kernel = Kernel.parse(key)
+        assert kernel.flops == flops
+        assert kernel.matrix == matrix
+        assert type(kernel.flops) is int
+        for dtype, size in DTYPE_BYTES.items():
+            moved = Kernel(kernel.op, kernel.sizes, dtype).bytes_moved
+            assert moved == size * (read + written)
+
+    def test_every_op_has_a_hand_count(self) -> None:
+        (mark,) = (m for m in self.test_by_hand.pytestmark if m.name == "parametrize")  # type: ignore[attr-defined]
+        assert {Kernel.parse(case[0]).op for case in mark.args[1]} == set(OPS)
+
+    def test_an_added_tensor_is_read(self) -> None:
+        plain = Kernel("linear", (5, 10, 64))
+        for part, tensors in {"bias": 0, "relu": 0, "batch_norm": 0, "add": 1}.items():
+            fused = Kernel("linear", (5, 10, 64), "fp32", (part,))
+            assert fused.bytes_moved - plain.bytes_moved == 4 * 50 * tensors
+            assert fused.flops == plain.flops
+        assert set(EPILOGUES) == {"bias", "relu", "batch_norm", "add"}
+
+    def test_costs_of_many_kernels_at_once(self) -> None:
+        """The formulas take integer arrays, one entry per kernel."""
+        rng = random.Random(2)
+        for name, op in OPS.items():
+            made = [
+                kernel for kernel in (random_kernel(rng) for _ in range(300)) if kernel.op == name
+            ]
+            dims = {size: np.array([k.dim(size) for k in made]) for size in op.sizes}
+            assert op.flops(dims).tolist() == [k.flops for k in made]
+            matrix = op.matrix(dims)
+            if matrix is None:
+                assert all(k.matrix is None for k in made)
+            else:
+                assert list(zip(*(m.tolist() for m in matrix), strict=True)) == [
+                    k.matrix for k in made
+                ]
+
+
+def test_conv_out_counts_window_positions() -> None:
+    """Against walking the window over the padded row."""
+    for size in range(1, 12):
+        for kernel in range(1, 6):
+            for stride in range(1, 4):
+                for pad in range(3):
+                    for dilation in range(1, 4):
+                        reach = dilation * (kernel - 1) + 1
+                        starts = range(0, size + 2 * pad - reach + 1, stride)
+                        got = conv_out(size, kernel, stride, pad, dilation)
+                        assert max(0, got) == len(starts)
