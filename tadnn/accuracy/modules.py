@@ -1,0 +1,67 @@
+"""Handling somebody else's module with care."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tadnn.errors import RequestError, WorkFailed
+
+
+@contextmanager
+def modes_kept(module: nn.Module) -> Iterator[None]:
+    """Restore the training flag of every submodule on leaving, whatever happened."""
+    flags = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, flag in flags:
+            part.training = flag
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return where the module's first parameter or buffer lives; the CPU if it has none."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def require_finite_weights(module: nn.Module) -> None:
+    """Check every parameter and buffer.
+
+    Raises:
+        WorkFailed: one holds NaN or infinity; it is named.
+    """
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise WorkFailed(f"a network's weights must be finite; {name!r} holds NaN or infinity")
+
+
+@contextmanager
+def failures_named(what: str, images: Tensor) -> Iterator[None]:
+    """Say what was going on when torch raises.
+
+    Raises:
+        WorkFailed: torch raised, such as for shapes that do not fit.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise WorkFailed(
+            f"{what} failed on a batch of shape {list(images.shape)}: {error}"
+        ) from error
+
+
+def as_logits(output: object) -> Tensor:
+    """Return what a module gave.
+
+    Raises:
+        RequestError: it is not a tensor of the shape ``[n, classes]``.
+    """
+    if isinstance(output, Tensor) and output.ndim == 2:
+        return output
+    received = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    raise RequestError(f"a classifier must return one tensor [n, classes]; received {received}")

@@ -1,0 +1,69 @@
+"""Zero-cost proxies by name."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from tadnn.accuracy.proxies.base import Need, Proxy
+from tadnn.accuracy.proxies.counts import Flops, Parameters
+from tadnn.accuracy.proxies.naswot import Naswot
+from tadnn.accuracy.proxies.synflow import Synflow
+from tadnn.errors import UnknownName, WorkFailed
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tadnn.accuracy.dataset import Dataset
+    from tadnn.nets import Net
+
+__all__ = [
+    "PROXIES",
+    "Flops",
+    "Naswot",
+    "Need",
+    "Parameters",
+    "Proxy",
+    "Synflow",
+    "evaluate_proxy",
+    "find_proxy",
+]
+
+# A proxy is added by a file of its own and a line here.
+PROXIES: dict[str, Proxy] = {
+    proxy.name: proxy for proxy in (Naswot(), Synflow(), Parameters(), Flops())
+}
+
+
+def find_proxy(name: str) -> Proxy:
+    """Return the proxy called ``name``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in PROXIES:
+        raise UnknownName("proxy", name, PROXIES)
+    return PROXIES[name]
+
+
+def evaluate_proxy(
+    name: str,
+    net: Net | None,
+    module: nn.Module | None,
+    dataset: Dataset | None,
+    seed: int = 0,
+) -> float:
+    """Return a proxy's value for one network; larger means better, for every proxy.
+
+    Arguments that the proxy does not need (`Proxy.needs`) may be None. The seed chooses images,
+    so use one seed for all networks that are to be compared.
+
+    Raises:
+        UnknownName: no such proxy.
+        RequestError: an argument is missing, or the network is one that cannot be scored.
+        WorkFailed: the network has no finite value.
+    """
+    value = find_proxy(name).score(net, module, dataset, seed)
+    if not math.isfinite(value):
+        raise WorkFailed(f"a proxy's value must be finite; {name!r} gave {value}")
+    return value
