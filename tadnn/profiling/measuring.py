@@ -1,0 +1,125 @@
+"""Measuring: repeats until the median is known well enough, candidates interleaved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from tadnn.errors import RequestError, WorkFailed
+from tadnn.profiling.clock import Clock, Timed
+from tadnn.profiling.subject import Subject
+from tadnn.progress import SILENT, Progress
+
+CHUNK: Final = 16
+_MOST_INNER: Final = 10_000
+
+# A normal sample's standard deviation is 1.4826 times its median absolute deviation, and its
+# median's standard error sqrt(pi/2) times its mean's. Rousseeuw & Croux, JASA 88 (1993), sec. 1.
+_MAD_TO_STD: Final = 1.4826
+_MEDIAN_TO_MEAN: Final = math.sqrt(math.pi / 2)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A subject's time: the median of the repeats, and their robust standard deviation."""
+
+    latency_us: float
+    spread_us: float
+    repeats: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Measurement:
+        """Summarise samples (microseconds; at least one)."""
+        middle = median(samples)
+        deviation = median(abs(sample - middle) for sample in samples)
+        return cls(middle, _MAD_TO_STD * deviation, len(samples))
+
+    @property
+    def error_us(self) -> float:
+        """The standard error of ``latency_us``."""
+        return _MEDIAN_TO_MEAN * self.spread_us / math.sqrt(self.repeats)
+
+
+def measure(
+    clock: Clock,
+    subjects: Sequence[Subject],
+    *,
+    precision: float = 0.01,
+    min_repeats: int = 7,
+    max_repeats: int = 60,
+    progress: Progress = SILENT,
+    on_result: Callable[[Subject, Measurement], None] | None = None,
+) -> list[Measurement]:
+    """Measure subjects and return their measurements in the same order.
+
+    Sixteen candidates at a time take turns, one sample each, so that a machine
+    that warms up or gets busy slows all of them alike. A candidate leaves when
+    its median's standard error is within ``precision`` (relative), or after
+    ``max_repeats`` samples. As it leaves when it looks good, the error reached
+    is up to 1.5 times that (simulated, normal noise of 1 to 5 %). ``on_result``
+    hears of each one as it leaves: store it there, and an interruption costs at
+    most the candidates still running.
+
+    Raises:
+        RequestError: repeats or precision make no sense.
+        WorkFailed: the clock gave something that is no duration.
+    """
+    if not (1 <= min_repeats <= max_repeats and precision > 0):
+        raise RequestError(
+            f"1 <= min_repeats <= max_repeats and precision > 0; "
+            f"got {min_repeats}, {max_repeats}, {precision}"
+        )
+    results: dict[int, Measurement] = {}
+    with progress.task("measuring", len(subjects)) as advance, clock.session():
+        for start in range(0, len(subjects), CHUNK):
+            running = {
+                index: _Candidate(clock, subjects[index])
+                for index in range(start, min(start + CHUNK, len(subjects)))
+            }
+            while running:
+                for index, candidate in list(running.items()):
+                    candidate.sample()
+                    if len(candidate.samples) < min_repeats:
+                        continue
+                    measured = Measurement.of(candidate.samples)
+                    precise = measured.error_us <= precision * measured.latency_us
+                    if precise or measured.repeats >= max_repeats:
+                        results[index] = measured
+                        del running[index]
+                        if on_result is not None:
+                            on_result(candidate.subject, measured)
+                        advance(1)
+    return [results[index] for index in range(len(subjects))]
+
+
+class _Candidate:
+    """A subject that is being measured; warmed up when made."""
+
+    def __init__(self, clock: Clock, subject: Subject) -> None:
+        self.subject = subject
+        self.samples: list[float] = []
+        self._timed: Timed = clock.prepare(subject)
+        # The first run compiles and allocates; the second still fills caches, so its time
+        # bounds the number of runs per sample from below: another look when it's above one.
+        self.inner = 1
+        self._once()
+        for _ in range(2):
+            wanted = math.ceil(clock.min_sample_us / self._once())
+            enough = max(1, min(wanted, _MOST_INNER))
+            if enough <= self.inner:
+                break
+            self.inner = enough
+
+    def sample(self) -> None:
+        self.samples.append(self._once())
+
+    def _once(self) -> float:
+        time_us = self._timed(self.inner)
+        if not (math.isfinite(time_us) and time_us > 0):
+            raise WorkFailed(
+                f"a duration is positive and finite; got {time_us} us for {self.subject.key}"
+            )
+        return time_us

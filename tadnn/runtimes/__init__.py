@@ -1,0 +1,35 @@
+"""Ways of executing a network: what each launches, and how it makes it run."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tadnn.errors import UnknownName
+from tadnn.runtimes.base import Run, Runtime, lower_net
+from tadnn.runtimes.setting import Setting
+from tadnn.runtimes.torch_eager import TorchEager
+
+RUNTIMES: Final[dict[str, Runtime]] = {runtime.name: runtime for runtime in (TorchEager(),)}
+"""Every runtime by name."""
+
+
+def find_runtime(name: str) -> Runtime:
+    """Return a runtime by name.
+
+    Raises:
+        UnknownName: there is none of that name.
+    """
+    if name not in RUNTIMES:
+        raise UnknownName("runtime", name, RUNTIMES)
+    return RUNTIMES[name]
+
+
+__all__ = [
+    "RUNTIMES",
+    "Run",
+    "Runtime",
+    "Setting",
+    "TorchEager",
+    "find_runtime",
+    "lower_net",
+]

@@ -1,0 +1,91 @@
+"""What a runtime is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import ClassVar
+
+from tadnn.errors import RequestError
+from tadnn.kernels import Kernel
+from tadnn.nets import Block, Net, Shape
+from tadnn.runtimes.setting import Setting
+
+Run = Callable[[], object]
+"""Does the work once. On a CUDA device it may return before the work is done."""
+
+
+class Runtime(ABC):
+    """A way of executing networks. Subclasses are stateless; one instance serves all.
+
+    A runtime answers two questions. *What is launched?* :meth:`lower` fuses a
+    block's raw kernels into those that the runtime launches; it is plain Python,
+    is asked for thousands of networks a second, and imports nothing that runs.
+    *How is it run?* :meth:`prepare_kernel` and :meth:`prepare_net` return a
+    callable that does the work once; everything that happens only once
+    (weights, compilation) is done before they return.
+
+    The callables belong inside :meth:`session`, which fixes what is global in a
+    process, such as the thread count, so one session is open at a time; they
+    hold their inputs and weights until they are dropped. Fusion never crosses
+    from one block into the next, so kernels of blocks add up to those of the
+    network.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
+        """Return what a block launches, in order, for an input shape (batch included).
+
+        Raises:
+            ShapeError: the input doesn't fit; the layer is named.
+        """
+
+    @abstractmethod
+    def prepare_kernel(self, kernel: Kernel, setting: Setting, device: str = "cpu") -> Run:
+        """Return a callable that launches the kernel as a network would.
+
+        ``device`` is ``"cpu"`` or ``"cuda:N"``.
+
+        Raises:
+            RequestError: the runtime never launches such a kernel, or has no such device.
+        """
+
+    @abstractmethod
+    def prepare_net(self, net: Net, batch: int, setting: Setting, device: str = "cpu") -> Run:
+        """Return a callable that runs the whole network on one batch.
+
+        Raises:
+            RequestError: no such device.
+        """
+
+    @abstractmethod
+    def session(self, setting: Setting, device: str = "cpu") -> AbstractContextManager[None]:
+        """Fix threads and math mode inside a ``with`` block and restore them after it.
+
+        Raises:
+            RequestError: the device cannot do what the setting asks for.
+        """
+
+    def check(self, setting: Setting) -> None:
+        """Check that a setting is one of this runtime's.
+
+        Raises:
+            RequestError: it belongs to another.
+        """
+        if setting.runtime != self.name:
+            raise RequestError(f"{self.name} runs its own settings; got {setting.label!r}")
+
+
+def lower_net(net: Net, batch: int, dtype: str, runtime: Runtime) -> list[Kernel]:
+    """Return every kernel that a network launches, in order.
+
+    Raises:
+        ShapeError: shapes don't fit; block and layer are named.
+    """
+    kernels: list[Kernel] = []
+    for _, block, shape, _ in net.chain(batch):
+        kernels.extend(runtime.lower(block, shape, dtype))
+    return kernels

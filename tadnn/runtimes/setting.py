@@ -1,0 +1,85 @@
+"""How a network is executed: what a latency depends on beside the network and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+from tadnn.errors import RequestError, near_matches
+
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "dtype": ("fp32", "fp16", "bf16"),
+    "math": ("ieee", "tf32"),
+    "layout": ("nchw", "nhwc"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a latency model is fitted for; two settings' latencies don't mix.
+
+    Args:
+        runtime: the name of a runtime, such as ``"torch-eager"``.
+        dtype: of weights and activations.
+        math: ``"tf32"`` lets NVIDIA tensor cores round fp32 operands, ``"ieee"`` doesn't.
+        layout: of images in memory; ``"nhwc"`` is torch's channels_last.
+        threads: CPU threads of one operator.
+
+    Raises:
+        RequestError: a value is not among the valid ones.
+    """
+
+    runtime: str = "torch-eager"
+    dtype: str = "fp32"
+    math: str = "ieee"
+    layout: str = "nchw"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        # Settings are read from cards and databases, so annotations promise nothing here.
+        runtime: object = self.runtime
+        threads: object = self.threads
+        if not isinstance(runtime, str) or not runtime:
+            raise RequestError(f"a setting names its runtime; got {runtime!r}")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                near = near_matches(str(value), choices)
+                hint = f"; did you mean {near[0]!r}?" if near else "."
+                raise RequestError(f"unknown {name} {value!r}{hint} Valid: {', '.join(choices)}.")
+        if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+            raise RequestError(f"threads is a whole number, at least 1; got {threads!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the setting as JSON-able data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Setting:
+        """Return the setting of :meth:`to_dict`'s data; what is absent has its default.
+
+        Raises:
+            RequestError: an unknown key or value.
+        """
+        names = [f.name for f in fields(cls)]
+        unknown = sorted(str(key) for key in data if key not in names)
+        if unknown:
+            raise RequestError(
+                f"a setting has no {', '.join(unknown)}. Valid: {', '.join(sorted(names))}."
+            )
+        return cls(**data)
+
+    @property
+    def label(self) -> str:
+        """The setting in words, such as ``"torch-eager fp32 ieee nchw, 2 threads"``."""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{self.runtime} {self.dtype} {self.math} {self.layout}, {threads}"
+
+    def differences(self, other: Setting) -> list[str]:
+        """Say where another setting differs, such as ``"threads 2, not 1"`` (self's first)."""
+        return [
+            f"{f.name} {getattr(self, f.name)}, not {getattr(other, f.name)}"
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(other, f.name)
+        ]

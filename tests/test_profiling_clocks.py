@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import gc
+import math
+from statistics import stdev
+
+import pytest
+import torch
+
+from tadnn.errors import RequestError, UnknownName
+from tadnn.hardware import detect_devices
+from tadnn.kernels import Kernel
+from tadnn.nets import BlockBuilder, Conv2d, Net, ReLU, block
+from tadnn.profiling import CpuClock, CudaClock, FakeClock, NetRun, measure
+from tadnn.profiling.fake_clock import BASE_US, FAKE_DEVICE, GAP_US
+from tadnn.runtimes import Setting, find_runtime, lower_net
+
+
+@block
+def stem(b: BlockBuilder, out: int) -> None:
+    b.add(ReLU(), b.add(Conv2d(out, 3), b.input))
+
+
+NET = Net((3, 8, 8), (("stem", stem(8)), ("body", stem(16))))
+
+
+def linear(n: int, m: int = 16) -> Kernel:
+    return Kernel.of("linear", m=m, n=n, k=1000)
+
+
+def test_fake_latency_by_hand() -> None:
+    # One tile of 16 rows and 16 lanes, k = 1000: 512,000 FLOPs; a unit does 0.128e12 / 4 a second.
+    # Memory: (16 * 1000 + 1000 * 8 + 16 * 8) * 4 bytes at 20e9 a second.
+    clock = FakeClock(Setting(), noise=0.0)
+    assert clock.prepare(linear(8))(1) == pytest.approx(2 + 16.0 + 24128 * 4 / 20e3)
+
+
+def test_the_fake_device_has_stairs_of_vectors_and_threads() -> None:
+    def waves(n: int, threads: int) -> int:
+        clock = FakeClock(Setting(threads=threads), noise=0.0)
+        kernel = linear(n)
+        return round((clock.kernel_us(kernel) - 2 - kernel.bytes_moved / 20e3) / 16.0)
+
+    widths = (1, 16, 17, 32, 33, 48, 49, 64, 65)
+    assert [waves(n, 1) for n in widths] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert [waves(n, 2) for n in widths] == [1, 1, 1, 1, 2, 2, 2, 2, 3]
+    assert waves(65, 64) == 2, "the device has 4 units, however many threads are asked for"
+
+
+def test_a_fake_networks_time_is_that_of_its_kernels_and_gaps() -> None:
+    clock = FakeClock(Setting(), noise=0.0)
+    kernels = lower_net(NET, 2, "fp32", find_runtime("torch-eager"))
+    expected = BASE_US + sum(clock.kernel_us(kernel) + GAP_US for kernel in kernels)
+    assert clock.prepare(NetRun(NET, 2))(1) == pytest.approx(expected)
+    assert len(kernels) == 4
+
+
+def test_fake_noise_is_reproducible_and_as_large_as_asked() -> None:
+    def samples(seed: int, kernel: Kernel, count: int) -> list[float]:
+        timed = FakeClock(Setting(), seed=seed, noise=0.05).prepare(kernel)
+        return [timed(1) for _ in range(count)]
+
+    first = samples(0, linear(8), 400)
+    assert first == samples(0, linear(8), 400)
+    assert first[:5] != samples(1, linear(8), 5)
+    assert len(set(first)) == 400
+    logs = [math.log(sample) for sample in first]
+    assert stdev(logs) == pytest.approx(0.05, rel=0.15)
+
+
+def test_the_fake_clock_takes_any_device() -> None:
+    from tadnn.hardware import find_device
+
+    gpu = FakeClock(Setting(), find_device("v100"), noise=0.0)
+    assert gpu.kernel_us(linear(64 * 81)) > gpu.kernel_us(linear(64 * 80)) + 1, "80 SMs"
+    assert gpu.kernel_us(linear(64 * 80)) < gpu.kernel_us(linear(64 * 79)) + 1
+    assert "fake" in gpu.environment().values()
+    assert FAKE_DEVICE.slug == "cpu-fake"
+
+
+def test_the_cpu_clock_measures_kernels_and_networks() -> None:
+    clock = CpuClock(Setting())
+    subjects = [
+        Kernel.of("relu", rows=8, cols=64),
+        Kernel.of("linear", m=4, n=32, k=64, epilogue=("bias",)),
+        NetRun(NET, 1),
+    ]
+    measured = measure(clock, subjects, min_repeats=3, max_repeats=3)
+    assert [m.repeats for m in measured] == [3, 3, 3]
+    assert all(m.latency_us > 0 and m.spread_us >= 0 for m in measured)
+
+
+def test_the_cpu_clocks_session_restores_what_it_fixed() -> None:
+    threads = torch.get_num_threads()
+    with CpuClock(Setting(threads=threads + 1)).session():
+        assert torch.get_num_threads() == threads + 1
+        assert not gc.isenabled()
+    assert torch.get_num_threads() == threads
+    assert gc.isenabled()
+
+
+def test_a_clock_counts_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = CpuClock(Setting())
+    runs: list[str] = []
+    runtime = find_runtime("torch-eager")
+    monkeypatch.setattr(runtime, "prepare_kernel", lambda *_: lambda: runs.append("kernel"))
+    monkeypatch.setattr(runtime, "prepare_net", lambda *_: lambda: runs.append("net"))
+    assert clock.prepare(linear(8))(5) > 0
+    assert runs == ["kernel"] * 5
+    runs.clear()
+    assert clock.prepare(NetRun(NET))(2) > 0
+    assert runs == ["net"] * 3, "one more to bring the weights back"
+
+
+def test_the_cpu_clocks_environment_says_where_and_how() -> None:
+    environment = CpuClock(Setting(threads=2)).environment()
+    assert environment["device"] == detect_devices()["cpu"].name
+    assert environment["setting"] == "torch-eager fp32 ieee nchw, 2 threads"
+    assert environment["torch"] == torch.__version__
+    assert environment["governor"]
+    assert all(isinstance(value, str) for value in environment.values())
+
+
+def test_clocks_refuse_what_they_lack() -> None:
+    with pytest.raises(UnknownName, match="unknown runtime"):
+        CpuClock(Setting(runtime="tensorrt"))
+    with pytest.raises(RequestError, match="unknown device 'cuda:99'"):
+        CudaClock(Setting(), 99)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("flush", [False, True])
+def test_the_cuda_clock_measures_kernels_and_networks(flush: bool) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    clock = CudaClock(Setting(), flush=flush)
+    measured = measure(clock, [linear(64), NetRun(NET)], min_repeats=3, max_repeats=3)
+    assert all(m.latency_us > 0 for m in measured)
+    assert clock.environment()["cuda"]
