@@ -452,5 +452,5 @@ class TestLowering:
 
 class TestCaches:
     def test_are_bounded(self) -> None:
-        assert block_facts.cache_info().maxsize == 16384
+        assert block_facts.cache_info().maxsize == 65536
         assert stem.cache_info().maxsize == 16384  # type: ignore[attr-defined]

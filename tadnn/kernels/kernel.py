@@ -133,6 +133,11 @@ class Kernel:
         return int((op.read(dims) + (1 + extra) * output) * DTYPE_BYTES[self.dtype])
 
     @property
+    def output_bytes(self) -> int:
+        """Bytes of the output tensor."""
+        return int(OPS[self.op].output(self.dims)) * DTYPE_BYTES[self.dtype]
+
+    @property
     def matrix(self) -> tuple[int, int, int, int] | None:
         """(batch, m, n, k) of the equivalent matrix product; None for other ops."""
         return OPS[self.op].matrix(self.dims)

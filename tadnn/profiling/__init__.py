@@ -3,6 +3,7 @@
 from tadnn.profiling.clock import Clock, Timed
 from tadnn.profiling.database import ProfileDatabase
 from tadnn.profiling.fake_clock import FAKE_DEVICE, FakeClock
+from tadnn.profiling.isolated_clock import IsolatedCpuClock
 from tadnn.profiling.measuring import Measurement, measure
 from tadnn.profiling.opening import FAKE, open_clock
 from tadnn.profiling.plan import kernel_pool, next_kernels
@@ -16,6 +17,7 @@ __all__ = [
     "CpuClock",
     "CudaClock",
     "FakeClock",
+    "IsolatedCpuClock",
     "Measurement",
     "NetRun",
     "ProfileDatabase",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tadnn.profiling.clock import Clock
 from tadnn.profiling.fake_clock import FakeClock
-from tadnn.profiling.torch_clock import CpuClock, CudaClock
+from tadnn.profiling.isolated_clock import IsolatedCpuClock
+from tadnn.profiling.torch_clock import CudaClock
 from tadnn.runtimes import Setting
 
 FAKE = "fake"
@@ -27,5 +28,5 @@ def open_clock(device: str, setting: Setting) -> Clock:
         return FakeClock(setting)
     torch_name, _ = resolve_device(device)
     if torch_name == "cpu":
-        return CpuClock(setting)
+        return IsolatedCpuClock(setting)
     return CudaClock(setting, int(torch_name.partition(":")[2]))

@@ -69,19 +69,23 @@ class TorchClock(Clock):
 
     def environment(self) -> dict[str, str]:
         """Return versions, the device, and how its clock is governed."""
-        governor = _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else "unknown"
         return {
             **files.environment(),
             "device": self.device.name,
             "units": str(self.device.units),
             "vector_bytes": str(self.device.vector_bytes),
-            "governor": governor,
+            "governor": governor(),
             "setting": self.setting.label,
         }
 
 
+def governor() -> str:
+    """Return how this machine's CPU clock is governed, ``"unknown"`` where it isn't told."""
+    return _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else "unknown"
+
+
 class CpuClock(TorchClock):
-    """Wall-clock time of operators on this machine's CPU."""
+    """Wall-clock time on this machine's CPU, in this process; see ``IsolatedCpuClock``."""
 
     min_sample_us = 100.0
 
