@@ -1,0 +1,53 @@
+"""Latency models: fitting, predicting, scoring, and the loop that learns a device."""
+
+from tadnn.latency.card import Card
+from tadnn.latency.errors import error_summary, pairs_ordered
+from tadnn.latency.fitting import (
+    NetTiming,
+    calibrate_nets,
+    evaluate_kernels,
+    evaluate_nets,
+    fit_kernels,
+)
+from tadnn.latency.learning import Budget, learn
+from tadnn.latency.model import (
+    KernelPredictions,
+    KernelShare,
+    LatencyModel,
+    NetPrediction,
+    to_json,
+)
+from tadnn.latency.scoring import BlockScorer, score
+from tadnn.latency.storage import (
+    load_latency_model,
+    models_for,
+    read_card,
+    save_latency_model,
+)
+from tadnn.latency.sweeping import WIDTH, sweep
+
+__all__ = [
+    "WIDTH",
+    "BlockScorer",
+    "Budget",
+    "Card",
+    "KernelPredictions",
+    "KernelShare",
+    "LatencyModel",
+    "NetPrediction",
+    "NetTiming",
+    "calibrate_nets",
+    "error_summary",
+    "evaluate_kernels",
+    "evaluate_nets",
+    "fit_kernels",
+    "learn",
+    "load_latency_model",
+    "models_for",
+    "pairs_ordered",
+    "read_card",
+    "save_latency_model",
+    "score",
+    "sweep",
+    "to_json",
+]

@@ -1,0 +1,63 @@
+"""How far predictions are from measurements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def error_summary(predicted: np.ndarray, measured: np.ndarray) -> dict[str, Any]:
+    """Compare predictions with measurements, both [n] and positive, n >= 1.
+
+    Returns ``n``, and in percent ``mape`` (mean absolute error), ``median_ape``,
+    ``within_5``, ``within_10``, ``within_20`` (shares) and ``bias`` (mean signed
+    error, positive when predicted too slow); ``spearman`` is the rank correlation,
+    None where it isn't defined (one row, or all alike).
+    """
+    error = predicted / measured - 1
+    absolute = np.abs(error)
+    return {
+        "n": len(error),
+        "mape": _percent(absolute.mean()),
+        "median_ape": _percent(np.median(absolute)),
+        **{f"within_{p}": _percent(np.mean(absolute <= p / 100)) for p in (5, 10, 20)},
+        "bias": _percent(error.mean()),
+        "spearman": _spearman(predicted, measured),
+    }
+
+
+def pairs_ordered(predicted: np.ndarray, measured: np.ndarray, apart: float) -> float | None:
+    """Return the percentage of pairs ordered rightly among those that differ clearly.
+
+    Args:
+        predicted: [n].
+        measured: [n].
+        apart: a pair counts when the slower is measured more than ``1 + apart`` times
+            the faster.
+
+    Returns:
+        0-100, or None where no pair counts.
+    """
+    first, second = np.triu_indices(len(measured), k=1)
+    slower = np.maximum(measured[first], measured[second])
+    faster = np.minimum(measured[first], measured[second])
+    clear = slower > (1 + apart) * faster
+    if not clear.any():
+        return None
+    right = np.sign(predicted[first] - predicted[second]) == np.sign(
+        measured[first] - measured[second]
+    )
+    return _percent(right[clear].mean())
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:
+    from scipy.stats import rankdata
+
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return round(float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]), 4)
+
+
+def _percent(share: Any) -> float:
+    return round(100 * float(share), 3)

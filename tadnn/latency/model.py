@@ -1,0 +1,298 @@
+"""Predicting the latency of kernels and networks."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tadnn.errors import SettingMismatch
+from tadnn.hardware import DeviceSpec
+from tadnn.kernels import DTYPE_BYTES, Kernel
+from tadnn.latency.card import Card
+from tadnn.latency.features import KernelBatch
+from tadnn.latency.memory import Memory
+from tadnn.latency.nets import NetCalibration, NetCost, large_mb
+from tadnn.latency.op_model import OpModel
+from tadnn.nets import Net
+from tadnn.runtimes import Setting, find_runtime, lower_net
+
+if TYPE_CHECKING:
+    from tadnn.latency.scoring import BlockScorer
+
+_MOST_REMEMBERED: Final = 50_000
+_UNPROFILED: Final = OpModel.unprofiled()
+
+Known = tuple[float, float, bool]
+"""Microseconds, their standard deviation, whether in range."""
+
+
+@dataclass(frozen=True)
+class KernelPredictions:
+    """Microseconds, their standard deviation, and whether in the profiled range; each [n]."""
+
+    latency_us: np.ndarray
+    std_us: np.ndarray
+    in_range: np.ndarray
+
+
+@dataclass(frozen=True)
+class KernelShare:
+    """What one kernel contributes to a network; latency and deviation are per launch."""
+
+    kernel: Kernel
+    count: int
+    latency_us: float
+    std_us: float
+    in_range: bool
+    waves: int
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class NetPrediction:
+    """A network's latency per batch in milliseconds, and where it goes, slowest share first."""
+
+    latency_ms: float
+    std_ms: float
+    in_range: bool
+    batch: int
+    kernels: tuple[KernelShare, ...]
+    opaque: tuple[tuple[str, int], ...] = field(default=())
+
+
+class LatencyModel:
+    """A predictor for one device in one setting; made by ``load_latency_model``.
+
+    Predictions are remembered, so one model belongs to one thread.
+
+    Args:
+        card: the facts.
+        ops: the predictor per op.
+        nets: how kernels add up.
+        device: the device predicted for; one of the card's, or one never seen.
+        hash: identifies card and numbers; empty until it is saved.
+
+    Attributes:
+        scorers: by batch size; see :func:`tadnn.latency.score`.
+
+    Raises:
+        SettingMismatch: the device is a CPU and the card's are GPUs, or the reverse.
+    """
+
+    def __init__(
+        self,
+        card: Card,
+        ops: Mapping[str, OpModel],
+        nets: NetCalibration,
+        device: DeviceSpec,
+        hash: str = "",
+    ) -> None:
+        kinds = {known.kind for known in card.devices}
+        if device.kind not in kinds:
+            raise SettingMismatch(
+                f"latency model {card.name} predicts a {' or '.join(sorted(kinds))}; "
+                f"got {device.slug}, a {device.kind}"
+            )
+        self.card, self.ops, self.nets, self.device, self.hash = card, dict(ops), nets, device, hash
+        self.scorers: dict[int, BlockScorer] = {}
+        self._remembered: Memory[Kernel, Known] = Memory(_MOST_REMEMBERED)
+        self._means: Memory[Kernel, float] = Memory(_MOST_REMEMBERED)
+
+    @property
+    def name(self) -> str:
+        """NAME, or NAME@DEVICE where the model serves several or another device."""
+        slugs = [device.slug for device in self.card.devices]
+        plain = slugs == [self.device.slug]
+        return self.card.name if plain else f"{self.card.name}@{self.device.slug}"
+
+    @property
+    def setting(self) -> Setting:
+        """The setting it is fitted for."""
+        return self.card.setting
+
+    def on(self, device: DeviceSpec) -> LatencyModel:
+        """Return the same model for another device.
+
+        Raises:
+            SettingMismatch: it is of another kind than those of the fit.
+        """
+        return LatencyModel(self.card, self.ops, self.nets, device, self.hash)
+
+    def predict(self, kernels: Sequence[Kernel]) -> KernelPredictions:
+        """Predict kernels, [n] each.
+
+        Raises:
+            SettingMismatch: a kernel's dtype isn't the setting's.
+        """
+        n = len(kernels)
+        latency, std, inside = np.empty(n), np.empty(n), np.empty(n, dtype=bool)
+        for op, at, batch in self._batches(kernels):
+            latency[at], std[at], inside[at] = self.ops.get(op, _UNPROFILED).predict(batch)
+        return KernelPredictions(_rounded(latency), _rounded(std), inside)
+
+    def predict_us(self, kernels: Sequence[Kernel]) -> np.ndarray:
+        """Predict kernels' microseconds alone, [n].
+
+        Raises:
+            SettingMismatch: a kernel's dtype isn't the setting's.
+        """
+        latency = np.empty(len(kernels))
+        for op, at, batch in self._batches(kernels):
+            latency[at] = self.ops.get(op, _UNPROFILED).latency_us(batch)
+        return _rounded(latency)
+
+    def remember(self, kernels: Iterable[Kernel]) -> dict[Kernel, Known]:
+        """Return predictions by kernel for at least these kernels; good until the next call."""
+        return self._remembered.get(kernels, self._known)
+
+    def remember_us(self, kernels: Iterable[Kernel]) -> dict[Kernel, float]:
+        """Return microseconds by kernel for at least these kernels; good until the next call."""
+        return self._means.get(kernels, lambda missing: self.predict_us(missing).tolist())
+
+    def predict_net(self, net: Net, batch: int = 1) -> NetPrediction:
+        """Predict a network at a batch size, with every kernel's share.
+
+        Raises:
+            ShapeError: shapes don't fit; the layer is named.
+        """
+        counts = self._counts(net, batch)
+        memory = self.remember(counts)
+        waves, utilisation = self._occupancy(list(counts))
+        shares = [
+            KernelShare(kernel, count, *memory[kernel], int(waves[i]), float(utilisation[i]))
+            for i, (kernel, count) in enumerate(counts.items())
+        ]
+        shares.sort(key=lambda s: -s.latency_us * s.count)
+        total_us, std_us = self._net_us(net, counts, memory)
+        inside = all(s.in_range for s in shares)
+        return NetPrediction(total_us / 1e3, std_us / 1e3, inside, batch, tuple(shares))
+
+    def net_latency(self, net: Net, batch: int = 1) -> tuple[float, float]:
+        """Return a network's milliseconds and their standard deviation."""
+        counts = self._counts(net, batch)
+        total_us, std_us = self._net_us(net, counts, self.remember(counts))
+        return total_us / 1e3, std_us / 1e3
+
+    def cost(self, net: Net, batch: int) -> NetCost:
+        """Return what a network's latency is made of before calibration."""
+        counts = self._counts(net, batch)
+        return self._cost(net, counts, self.remember(counts))
+
+    def in_range(self, net: Net, batch: int = 1) -> bool:
+        """Tell whether every kernel of a network lies in the profiled range."""
+        counts = self._counts(net, batch)
+        memory = self.remember(counts)
+        return all(memory[k][2] for k in counts)
+
+    def require(self, setting: Setting, device: DeviceSpec | None, valid: Iterable[str]) -> None:
+        """Check that the model predicts what is asked for.
+
+        Args:
+            setting: the one asked for.
+            device: the device asked for, None for any.
+            valid: names of the models that would do, for the message.
+
+        Raises:
+            SettingMismatch: it is fitted for another setting or device.
+        """
+        why = self.mismatches(setting, device)
+        if why:
+            names = ", ".join(sorted(valid)) or "none; 'latency_model: auto' learns one"
+            raise SettingMismatch(
+                f"latency model {self.name} is fitted for another setting: {'; '.join(why)}. "
+                f"Models that would do: {names}."
+            )
+
+    def mismatches(self, setting: Setting, device: DeviceSpec | None = None) -> list[str]:
+        """Say where the model's setting and device differ from those asked for."""
+        why = self.setting.differences(setting)
+        if self.device.kind == "gpu":
+            why = [text for text in why if not text.startswith("threads ")]
+        if device is not None and device.slug != self.device.slug:
+            why.append(f"device {self.device.slug}, not {device.slug}")
+        return why
+
+    def _counts(self, net: Net, batch: int) -> Counter[Kernel]:
+        runtime = find_runtime(self.setting.runtime)
+        return Counter(lower_net(net, batch, self.setting.dtype, runtime))
+
+    def _cost(
+        self, net: Net, counts: Mapping[Kernel, int], memory: Mapping[Kernel, Known]
+    ) -> NetCost:
+        weight_mb = net.parameters * DTYPE_BYTES[self.setting.dtype] / 1e6
+        total = sum(memory[k][0] * count for k, count in counts.items())
+        large = sum(large_mb(k, self.device) * count for k, count in counts.items())
+        return NetCost(total, sum(counts.values()), weight_mb, large)
+
+    def _net_us(
+        self, net: Net, counts: Mapping[Kernel, int], memory: Mapping[Kernel, Known]
+    ) -> tuple[float, float]:
+        total = self.nets.latency_us(self._cost(net, counts, memory))
+        # One kernel launched twice errs twice the same way; different kernels err independently.
+        variance = sum((memory[k][1] * count) ** 2 for k, count in counts.items())
+        std = math.sqrt(self.nets.scale**2 * variance + (self.nets.sigma * total) ** 2)
+        return total, std
+
+    def _known(self, kernels: Sequence[Kernel]) -> list[Known]:
+        p = self.predict(kernels)
+        columns = (p.latency_us.tolist(), p.std_us.tolist(), p.in_range.tolist())
+        return list(zip(*columns, strict=True))
+
+    def _batches(self, kernels: Sequence[Kernel]) -> Iterator[tuple[str, list[int], KernelBatch]]:
+        """Yield op, positions and batch of the kernels of each op."""
+        by_op: dict[str, list[int]] = {}
+        for i, kernel in enumerate(kernels):
+            if kernel.dtype != self.setting.dtype:
+                raise SettingMismatch(
+                    f"{self.name} predicts {self.setting.dtype} kernels; got {kernel.key}"
+                )
+            by_op.setdefault(kernel.op, []).append(i)
+        for op, at in by_op.items():
+            batch = KernelBatch.of([kernels[i] for i in at], self.device, self.setting.threads)
+            yield op, at, batch
+
+    def _occupancy(self, kernels: Sequence[Kernel]) -> tuple[np.ndarray, np.ndarray]:
+        waves, utilisation = np.empty(len(kernels)), np.empty(len(kernels))
+        for _, at, batch in self._batches(kernels):
+            waves[at], utilisation[at] = batch.occupancy
+        return waves, utilisation
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Return positive values to six significant digits.
+
+    The last digits depend on which kernels are predicted together. A prediction mustn't: a
+    resumed study sees them in other company than an undisturbed one, and goes the same way.
+    """
+    scale = 10.0 ** (5 - np.floor(np.log10(values)))
+    rounded: np.ndarray = np.round(values * scale) / scale
+    return rounded
+
+
+def to_json(prediction: NetPrediction, model: LatencyModel) -> dict[str, Any]:
+    """Return a prediction as the JSON that ``tadnn latency --json`` prints."""
+    return {
+        "latency_ms": prediction.latency_ms,
+        "std_ms": prediction.std_ms,
+        "in_range": prediction.in_range,
+        "batch": prediction.batch,
+        "latency_model": model.name,
+        "kernels": [
+            {
+                "kernel": s.kernel.key,
+                "count": s.count,
+                "latency_us": s.latency_us,
+                "std_us": s.std_us,
+                "in_range": s.in_range,
+                "waves": s.waves,
+                "utilisation": s.utilisation,
+            }
+            for s in prediction.kernels
+        ],
+        "opaque": [{"op": op, "count": count} for op, count in prediction.opaque],
+    }

@@ -1,0 +1,162 @@
+"""From kernels to whole networks: gaps between launches, and what kernels cost each other.
+
+A network's latency isn't the sum of its kernels': the host launches each one,
+and measured alone a kernel finds its data in cache. Per runtime and device
+
+    net = base + scale * sum of kernels + gap * launches
+        + a * weight bytes + b * bytes of large outputs
+
+with coefficients that can't be negative, fitted on whole networks. On CPUs a tensor
+of 128 KiB or more is fresh memory from the system, page by page, which costs more
+than many a kernel (glibc malloc's M_MMAP_THRESHOLD); kernels are measured without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from tadnn.hardware import DeviceSpec
+from tadnn.kernels import Kernel
+from tadnn.latency.errors import error_summary
+
+FEWEST_NETS: Final = 4
+_LARGE_BYTES: Final = 128 * 1024
+_UNCALIBRATED: Final = 0.15
+"""The relative deviation of a sum of kernels that was never checked against a network."""
+
+
+def large_mb(kernel: Kernel, device: DeviceSpec) -> float:
+    """Return a kernel's output in 1e6 bytes where the allocator gets it from the system, else 0."""
+    if device.kind != "cpu":
+        return 0.0
+    size = _output_bytes(kernel)
+    return size / 1e6 if size >= _LARGE_BYTES else 0.0
+
+
+@lru_cache(maxsize=65536)
+def _output_bytes(kernel: Kernel) -> int:
+    return kernel.output_bytes
+
+
+@dataclass(frozen=True)
+class NetCost:
+    """What a network's latency is made of, before calibration.
+
+    Attributes:
+        kernels_us: the sum of its kernels' latencies.
+        launches: how many kernels.
+        weight_mb: 1e6 bytes of parameters.
+        large_mb: 1e6 bytes of outputs that the allocator gets from the system; 0 on GPUs,
+            whose allocators keep what they have.
+    """
+
+    kernels_us: float
+    launches: int
+    weight_mb: float
+    large_mb: float = 0.0
+
+
+@dataclass(frozen=True)
+class NetCalibration:
+    """How kernels add up to a network.
+
+    Attributes:
+        base_us: per run.
+        scale: times the sum of kernels.
+        gap_us: per launch.
+        weights_us: per 1e6 bytes of weights.
+        large_us: per 1e6 bytes of large outputs.
+        sigma: relative standard deviation beyond the kernels' own.
+        held_out: errors on networks left out of the fit (error_summary).
+    """
+
+    base_us: float = 0.0
+    scale: float = 1.0
+    gap_us: float = 0.0
+    weights_us: float = 0.0
+    large_us: float = 0.0
+    sigma: float = _UNCALIBRATED
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+
+    def latency_us(self, cost: NetCost) -> float:
+        """Return microseconds of a whole network."""
+        return (
+            self.base_us
+            + self.scale * cost.kernels_us
+            + self.gap_us * cost.launches
+            + self.weights_us * cost.weight_mb
+            + self.large_us * cost.large_mb
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the card shows."""
+        return {
+            "base_us": self.base_us,
+            "scale": self.scale,
+            "gap_us": self.gap_us,
+            "weights_us": self.weights_us,
+            "large_us": self.large_us,
+            "sigma": self.sigma,
+            "held_out": dict(self.held_out),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> NetCalibration:
+        """Return what :meth:`to_dict` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: something is missing or of another type.
+        """
+        return cls(
+            float(data["base_us"]),
+            float(data["scale"]),
+            float(data["gap_us"]),
+            float(data["weights_us"]),
+            float(data["large_us"]),
+            float(data["sigma"]),
+            dict(data["held_out"]),
+        )
+
+
+def fit_nets(costs: list[NetCost], latency_us: np.ndarray) -> NetCalibration:
+    """Fit to measured networks, minimising relative errors.
+
+    Each network's error is taken from a fit without it; these are reported.
+
+    Args:
+        costs: what the networks are made of.
+        latency_us: measured, [n]; n >= :data:`FEWEST_NETS`.
+    """
+    held_out = np.array(
+        [
+            _fit([c for j, c in enumerate(costs) if j != i], np.delete(latency_us, i)).latency_us(
+                costs[i]
+            )
+            for i in range(len(costs))
+        ]
+    )
+    error = held_out / latency_us - 1
+    sigma = max(0.01, float(np.sqrt(np.mean(error**2))))
+    fitted = _fit(costs, latency_us)
+    return replace(fitted, sigma=sigma, held_out=error_summary(held_out, latency_us))
+
+
+def _fit(costs: list[NetCost], latency_us: np.ndarray) -> NetCalibration:
+    from scipy.optimize import nnls
+
+    design = np.array(
+        [[1.0, c.kernels_us, float(c.launches), c.weight_mb, c.large_mb] for c in costs]
+    )
+    rows = design / latency_us[:, None]
+    # Few networks don't tell the terms apart; a faint prior keeps the plain sum in that case.
+    scale = np.maximum(rows.max(axis=0), 1e-12)
+    faint = 0.02 * scale
+    target = np.concatenate([np.ones(len(rows)), faint * np.array([0.0, 1.0, 0.0, 0.0, 0.0])])
+    solution, _ = nnls(np.concatenate([rows, np.diag(faint)]), target)
+    base_us, scale_of_sum, gap_us, weights_us, large_us = (float(x) for x in solution)
+    return NetCalibration(base_us, scale_of_sum, gap_us, weights_us, large_us)

@@ -1,0 +1,263 @@
+"""The predictor of one op: physical core, learned correction, profiled range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from tadnn.hardware import DeviceSpec
+from tadnn.kernels import Kernel
+from tadnn.latency.core import Core, fit_core, held_out_core
+from tadnn.latency.errors import error_summary
+from tadnn.latency.features import KernelBatch, feature_matrix
+from tadnn.latency.learner import Learner
+from tadnn.latency.learners import fit_learner, learner_from_arrays
+from tadnn.latency.process import GaussianProcess
+
+FEWEST_ROWS_TO_LEARN: Final = 12
+"""Below this an op has its physical core alone."""
+_FEWEST_ROWS_TO_JUDGE: Final = 4
+"""Below this the core's three coefficients fit anything."""
+_FOLDS: Final = 5
+_QUICK_ROWS: Final = 1000
+_FLOOR: Final = 0.005
+"""No log deviation is smaller: a measurement isn't known better."""
+_CORE_FLOOR: Final = 0.1
+"""No log deviation of a core alone is smaller: it knows no stairs."""
+_UNPROFILED: Final = 0.7
+"""The log deviation of an op or device that nobody measured: a factor of two either way."""
+_OUTSIDE: Final = 0.25
+"""The least log deviation outside the profiled range."""
+# Sizes that change which code runs: only profiled values are in range.
+_EXACT: Final = ("r", "s", "stride", "dilation")
+
+
+@dataclass(frozen=True)
+class OpModel:
+    """Predicts one op's kernels on the devices it was fitted on, and guesses others.
+
+    Attributes:
+        core: the physical core.
+        rows: how many measurements it was fitted to.
+        learner: the correction, None where rows were too few.
+        sigma: log deviation of the core alone where there is no learner.
+        stretch: what the learner's deviation is multiplied by to be honest on held-out rows.
+        abroad: log deviation on a device that the fit never saw.
+        box: least and greatest value per size, FLOPs and bytes; every value per size that
+            changes which code runs.
+        devices: slugs with rows of this op.
+        held_out: errors on shapes left out of the fit (error_summary, and one_sigma,
+            two_sigma: percent within so many deviations); empty where rows were too few.
+    """
+
+    core: Core
+    rows: int = 0
+    learner: Learner | None = None
+    sigma: float = _UNPROFILED
+    stretch: float = 1.0
+    abroad: float = _UNPROFILED
+    box: Mapping[str, Any] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def unprofiled(cls) -> OpModel:
+        """Return the model of an op without rows: the core's defaults, a factor of two."""
+        return cls(Core())
+
+    def latency_us(self, batch: KernelBatch) -> np.ndarray:
+        """Return microseconds alone, [n]: what bulk scoring asks for."""
+        latency = self.core.latency_us(batch)
+        if self.learner is not None:
+            latency = latency * np.exp(self.learner.mean(self._features(batch)))
+        return latency
+
+    def predict(self, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return microseconds, their standard deviation, and whether in range, each [n]."""
+        latency = self.core.latency_us(batch)
+        inside = self.covers(batch)
+        if self.learner is None:
+            sigma = np.full(len(latency), self.sigma)
+        else:
+            log_ratio, deviation = self.learner.predict(self._features(batch))
+            latency = latency * np.exp(log_ratio)
+            sigma = np.maximum(deviation * self.stretch, _FLOOR)
+        sigma = np.where(inside, sigma, np.maximum(sigma, _OUTSIDE))
+        if batch.device.slug not in self.devices:
+            sigma = np.maximum(sigma, self.abroad)
+        return latency, latency * sigma, inside
+
+    def _features(self, batch: KernelBatch) -> np.ndarray:
+        return feature_matrix(batch, len(self.devices) > 1)[1]
+
+    def covers(self, batch: KernelBatch) -> np.ndarray:
+        """Tell which kernels lie in the profiled range of a profiled device, [n]."""
+        if not self.box or batch.device.slug not in self.devices:
+            return np.zeros(len(batch), dtype=bool)
+        inside = np.ones(len(batch), dtype=bool)
+        for name, values in _ranged(batch).items():
+            if name in _EXACT:
+                inside &= np.isin(values, self.box[name])
+            else:
+                low, high = self.box[name]
+                inside &= (values >= low) & (values <= high)
+        return inside
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the card shows."""
+        return {
+            "rows": self.rows,
+            "learner": self.learner.kind if self.learner else None,
+            "core": self.core.to_dict(),
+            "sigma": float(self.sigma),
+            "stretch": float(self.stretch),
+            "abroad": float(self.abroad),
+            "devices": list(self.devices),
+            "range": {name: [int(v) for v in bounds] for name, bounds in self.box.items()},
+            "held_out": dict(self.held_out),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> OpModel:
+        """Return what :meth:`to_dict` and the learner's arrays describe.
+
+        Raises:
+            KeyError, TypeError, ValueError: something is missing or of another type.
+        """
+        kind = data["learner"]
+        return cls(
+            Core.from_dict(data["core"]),
+            int(data["rows"]),
+            learner_from_arrays(kind, arrays) if kind else None,
+            float(data["sigma"]),
+            float(data["stretch"]),
+            float(data["abroad"]),
+            {str(name): [int(v) for v in bounds] for name, bounds in data["range"].items()},
+            tuple(str(slug) for slug in data["devices"]),
+            dict(data["held_out"]),
+        )
+
+
+Rows = Sequence[tuple[DeviceSpec, Sequence[Kernel], np.ndarray]]
+"""Per device: the kernels of one op and their microseconds, [n]."""
+
+
+def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpModel:
+    """Fit one op.
+
+    Shapes are split into five parts; each is predicted by a fit on the other four,
+    and these errors are what the model reports and calibrates itself by. Where rows
+    are too few to learn from, each row is predicted by a core fitted without it. A
+    quick fit leaves that out, and the trees.
+    """
+    batches = [(KernelBatch.of(kernels, device, threads), us) for device, kernels, us in rows]
+    latency = np.concatenate([us for _, us in batches])
+    box = _box([batch for batch, _ in batches])
+    devices = tuple(device.slug for device, _, _ in rows)
+    core = fit_core(batches)
+    known = OpModel(core, len(latency), box=box, devices=devices)
+    # One shape measured on several devices is one shape: it must not stand on both sides.
+    shapes = [k.key for _, kernels, _ in rows for k in kernels]
+    if len(latency) < FEWEST_ROWS_TO_LEARN or len(set(shapes)) < _FOLDS:
+        return _core_alone(known, batches, latency)
+    several = len(batches) > 1
+    log_ratio = _log_ratio(core, batches)
+    x = np.concatenate([feature_matrix(batch, several)[1] for batch, _ in batches])
+    if quick:
+        pick = np.random.default_rng(seed).permutation(len(x))[:_QUICK_ROWS]
+        return replace(known, learner=GaussianProcess.fit(x[pick], log_ratio[pick], seed))
+    learner = fit_learner(x, log_ratio, seed)
+    mean, deviation = _held_out(learner, x, log_ratio, _folds(shapes, seed), seed)
+    z = np.abs(mean - log_ratio) / np.maximum(deviation, _FLOOR)
+    stretch = float(np.clip(np.quantile(z, 0.68), 0.3, 5.0))
+    return replace(
+        known,
+        learner=learner,
+        stretch=stretch,
+        abroad=_abroad(learner, x, batches, seed) if several else _UNPROFILED,
+        held_out=_judged(latency * np.exp(mean - log_ratio), latency, z / stretch),
+    )
+
+
+def _core_alone(
+    known: OpModel, batches: list[tuple[KernelBatch, np.ndarray]], latency: np.ndarray
+) -> OpModel:
+    if len(latency) < _FEWEST_ROWS_TO_JUDGE:
+        return replace(known, sigma=_OUTSIDE)
+    held_out = held_out_core(batches)
+    error = np.abs(np.log(held_out / latency))
+    sigma = max(float(np.sqrt(np.mean(error**2))), _CORE_FLOOR)
+    return replace(known, sigma=sigma, held_out=_judged(held_out, latency, error / sigma))
+
+
+def _judged(predicted: np.ndarray, measured: np.ndarray, z: np.ndarray) -> dict[str, Any]:
+    """Return the errors, and how many lie within one and two deviations."""
+    return error_summary(predicted, measured) | {
+        "one_sigma": round(100 * float(np.mean(z <= 1)), 2),
+        "two_sigma": round(100 * float(np.mean(z <= 2)), 2),
+    }
+
+
+def _folds(shapes: list[str], seed: int) -> np.ndarray:
+    distinct = sorted(set(shapes))
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    fold = {shape: int(order[i]) % _FOLDS for i, shape in enumerate(distinct)}
+    return np.array([fold[shape] for shape in shapes])
+
+
+def _held_out(
+    learner: Learner, x: np.ndarray, y: np.ndarray, fold: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    mean, deviation = np.empty(len(y)), np.empty(len(y))
+    for part in np.unique(fold):
+        out = fold == part
+        mean[out], deviation[out] = fit_learner(x[~out], y[~out], seed, learner).predict(x[out])
+    return mean, deviation
+
+
+def _abroad(
+    learner: Learner,
+    x: np.ndarray,
+    batches: list[tuple[KernelBatch, np.ndarray]],
+    seed: int,
+) -> float:
+    """Return the root mean square log error on devices left out of the fit in turn.
+
+    An unseen device is never better known than a kernel outside the profiled range.
+    """
+    device = np.concatenate([np.full(len(batch), i) for i, (batch, _) in enumerate(batches)])
+    errors = []
+    for i, (batch, latency) in enumerate(batches):
+        rest = batches[:i] + batches[i + 1 :]
+        core = fit_core(rest)
+        fitted = fit_learner(x[device != i], _log_ratio(core, rest), seed, learner)
+        errors.append(fitted.mean(x[device == i]) - _log_ratio(core, [(batch, latency)]))
+    return max(_OUTSIDE, float(np.sqrt(np.mean(np.concatenate(errors) ** 2))))
+
+
+def _log_ratio(core: Core, batches: list[tuple[KernelBatch, np.ndarray]]) -> np.ndarray:
+    """Return log(latency / core), [n]: what is learned."""
+    return np.concatenate([np.log(us / core.latency_us(batch)) for batch, us in batches])
+
+
+def _ranged(batch: KernelBatch) -> dict[str, np.ndarray]:
+    ranged = {name: values for name, values in batch.dims.items() if name != "pad"}
+    if np.any(batch.flops):
+        ranged["flops"] = batch.flops
+    return ranged | {"bytes": batch.bytes_moved}
+
+
+def _box(batches: list[KernelBatch]) -> dict[str, list[int]]:
+    box: dict[str, list[int]] = {}
+    merged = [_ranged(batch) for batch in batches]
+    for name in merged[0]:
+        values = np.concatenate([ranged[name] for ranged in merged])
+        if name in _EXACT:
+            box[name] = sorted({int(v) for v in values})
+        else:
+            box[name] = [math.floor(values.min()), math.ceil(values.max())]
+    return box

@@ -1,0 +1,93 @@
+"""How a kernel fills a device: waves of thread blocks, vector blocks spread over cores.
+
+A GPU runs an m x n output in tiles, one thread block each, a wave of them at a
+time (one block per SM: the best quantum on NeuSight's rows). A CPU runs output
+channels in vector registers and shares rows of blocks among its cores. In both,
+the last wave costs as much as a full one.
+
+The arithmetic is that of :mod:`tadnn.hardware.waves`, on arrays of whole numbers
+as float64: products of sizes overflow integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from tadnn.hardware import DeviceSpec
+from tadnn.kernels import DTYPE_BYTES, OPS
+
+GPU_TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (32, 32))
+"""Tiles (m, n) that vendor libraries use for matrix products, large to small."""
+# A row of output pixels of this length is what one core takes at a time in a CPU's convolution.
+_CPU_PIXELS: Final = 28
+# Values that one block of an elementwise GPU kernel handles.
+_GPU_BLOCK_VALUES: Final = 1024
+# 16 bytes: what one access of a GPU's thread moves, and the least that a CPU's registers hold.
+_ACCESS_BYTES: Final = 16
+# Multiply-adds per clock of a streaming multiprocessor, where no peak is known.
+_GPU_LANES: Final = 64
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """Return a / b rounded up, for positive whole numbers and arrays of them."""
+    return -(-a // b)
+
+
+def lanes_of(device: DeviceSpec, dtype: str) -> int:
+    """Return how many values a vector register (CPU) or a 16-byte access (GPU) holds."""
+    return max(1, (device.vector_bytes or _ACCESS_BYTES) // DTYPE_BYTES[dtype])
+
+
+def slots_of(device: DeviceSpec, threads: int) -> int:
+    """Return how many blocks run at once: one per SM, or one per thread used."""
+    return device.units if device.kind == "gpu" else max(1, min(threads, device.units))
+
+
+def peak_of(device: DeviceSpec, dtype: str) -> float:
+    """Return the peak in 1e12 FLOPs a second; that of fp32, or a guess, where none is known."""
+    known = device.peak_tflops.get(dtype) or device.peak_tflops.get("fp32")
+    if known:
+        return known
+    lanes = _GPU_LANES if device.kind == "gpu" else lanes_of(device, dtype)
+    return 2e-6 * device.units * lanes * max(device.clock_mhz, 1.0)
+
+
+def occupancy(
+    op: str, dims: Mapping[str, Any], device: DeviceSpec, dtype: str, threads: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return waves and utilisation (above 0, at most 1) of kernels of one op, arrays [n].
+
+    Utilisation is useful work over the work that the last wave rounds up to.
+    """
+    matrix = OPS[op].matrix(dims)
+    slots = slots_of(device, threads)
+    if matrix is None:
+        values = np.asarray(OPS[op].output(dims))
+        size = _GPU_BLOCK_VALUES if device.kind == "gpu" else lanes_of(device, dtype)
+        waves = ceil_div(ceil_div(values, size), slots)
+        return waves, values / (waves * slots * size)
+    batch, m, n, _ = (np.asarray(x) for x in matrix)
+    if device.kind == "gpu":
+        return best_tile(batch, m, n, slots)
+    lanes = lanes_of(device, dtype)
+    blocks = batch * ceil_div(m, _CPU_PIXELS) * ceil_div(n, lanes)
+    waves = ceil_div(blocks, slots)
+    # Rows are split evenly, so only the channels' last vector is padded.
+    return waves, n / (ceil_div(n, lanes) * lanes) * (blocks / (waves * slots))
+
+
+def best_tile(batch: Any, m: Any, n: Any, slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return waves and utilisation of the tile that finishes first, arrays [n]."""
+    waves = np.stack(
+        [ceil_div(batch * ceil_div(m, a) * ceil_div(n, b), slots) for a, b in GPU_TILES]
+    )
+    tiles = np.array(GPU_TILES, dtype=float)
+    area = tiles.prod(axis=1)[:, None]
+    # Small tiles reuse less of what they load; libraries pick them only to fill the device.
+    slowdown = (1 + 32 / tiles).sum(axis=1)[:, None] - 1
+    pick = np.argmin(waves * area * slowdown, axis=0)
+    taken = np.take_along_axis(waves, pick[None], axis=0)[0]
+    return taken, batch * m * n / (taken * slots * area[pick, 0])

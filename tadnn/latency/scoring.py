@@ -1,0 +1,121 @@
+"""Scoring thousands of architectures a second by predicted latency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tadnn.kernels import DTYPE_BYTES
+from tadnn.latency.memory import Memory
+from tadnn.latency.model import LatencyModel
+from tadnn.latency.nets import NetCost, large_mb
+from tadnn.nets import Block, Net, Shape, block_facts
+from tadnn.runtimes import find_runtime
+from tadnn.spaces import Space
+
+_MOST_BLOCKS: Final = 50_000
+# Few enough to die young: what lives through collections makes the collector walk all memory.
+_CHUNK: Final = 64
+
+Placed = tuple[Block, Shape]
+"""A block and the shape it takes, batch included."""
+
+
+class BlockCost(NamedTuple):
+    """What a block adds to a network's cost; see :class:`NetCost`."""
+
+    kernels_us: float
+    launches: int
+    weight_mb: float
+    large_mb: float
+
+
+class BlockScorer:
+    """Latency of networks by remembered blocks: a network of known blocks is a few look-ups.
+
+    What it remembers is bounded; it belongs to one thread, as its model does.
+
+    Args:
+        model: the latency model.
+        batch: the batch size.
+    """
+
+    def __init__(self, model: LatencyModel, batch: int = 1) -> None:
+        self.model, self.batch = model, batch
+        self._runtime = find_runtime(model.setting.runtime)
+        self._blocks: Memory[Placed, BlockCost] = Memory(_MOST_BLOCKS)
+
+    def latency_ms(self, nets: Sequence[Net]) -> np.ndarray:
+        """Return the networks' latencies in milliseconds, [n].
+
+        Raises:
+            ShapeError: shapes don't fit; block and layer are named.
+        """
+        parts = [self._chunk(nets[i : i + _CHUNK]) for i in range(0, len(nets), _CHUNK)]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def _chunk(self, nets: Sequence[Net]) -> np.ndarray:
+        placed = [[(block, shape) for _, block, shape, _ in net.chain(self.batch)] for net in nets]
+        known = self._blocks.get((block for net in placed for block in net), self._costs)
+        total = self.model.nets.latency_us
+        scored = np.empty(len(nets))
+        for i, net in enumerate(placed):
+            us, launches, mb, large = 0.0, 0, 0.0, 0.0
+            for block in net:
+                cost = known[block]
+                us += cost[0]
+                launches += cost[1]
+                mb += cost[2]
+                large += cost[3]
+            scored[i] = total(NetCost(us, launches, mb, large))
+        return scored / 1e3
+
+    def _costs(self, blocks: Sequence[Placed]) -> list[BlockCost]:
+        """Predict the kernels of blocks not seen before, all in one go."""
+        dtype = self.model.setting.dtype
+        launched = [self._runtime.lower(block, shape, dtype) for block, shape in blocks]
+        memory = self.model.remember_us(kernel for kernels in launched for kernel in kernels)
+        return [
+            BlockCost(
+                sum(memory[kernel] for kernel in kernels),
+                len(kernels),
+                block_facts(block, shape).parameters * DTYPE_BYTES[dtype] / 1e6,
+                sum(large_mb(kernel, self.model.device) for kernel in kernels),
+            )
+            for (block, shape), kernels in zip(blocks, launched, strict=True)
+        ]
+
+
+def score(
+    space: Space,
+    archs: Sequence[Mapping[str, Any]],
+    latency_model: LatencyModel,
+    batch: int = 1,
+    input_shape: Shape | None = None,
+) -> np.ndarray:
+    """Return the predicted latency of architectures in milliseconds, [n].
+
+    The model remembers their blocks for the next call.
+
+    Args:
+        space: the architectures' space.
+        archs: points of it.
+        latency_model: the model.
+        batch: the batch size.
+        input_shape: (C, H, W); the space's default when None.
+
+    Raises:
+        ArchitectureError: an architecture isn't a point of the space.
+        ShapeError: shapes don't fit; block and layer are named.
+    """
+    scorer = latency_model.scorers.get(batch)
+    if scorer is None:
+        scorer = latency_model.scorers[batch] = BlockScorer(latency_model, batch)
+    parts = [
+        # Built a chunk at a time: a million networks needn't be in memory together.
+        scorer.latency_ms([space.build(arch, input_shape) for arch in archs[i : i + _CHUNK]])
+        for i in range(0, len(archs), _CHUNK)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
