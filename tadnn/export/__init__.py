@@ -1,0 +1,22 @@
+"""A chosen network as a folder that runs without tadnn."""
+
+from tadnn.export.folder import export_network, is_exported
+from tadnn.export.request import (
+    CardFacts,
+    ExportRequest,
+    Measured,
+    Predicted,
+    ProxyScore,
+    Trained,
+)
+
+__all__ = [
+    "CardFacts",
+    "ExportRequest",
+    "Measured",
+    "Predicted",
+    "ProxyScore",
+    "Trained",
+    "export_network",
+    "is_exported",
+]

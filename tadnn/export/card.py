@@ -1,0 +1,132 @@
+"""The card: what an exported network is, how it was found, and what to expect of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tadnn.export.request import CardFacts, ExportRequest
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far one of the exported forms is from the module, and on what."""
+
+    what: str
+    inputs: str
+    difference: float
+
+
+def card_text(request: ExportRequest, checks: list[Check], opset: int) -> str:
+    """Return the card as Markdown."""
+    card = request.card
+    title = f"{card.study} #{card.trial}" if card.study is not None else request.net.key
+    parts = [
+        f"# {title}\n",
+        f"**{_sentence(request.status)}**\n",
+        *_warnings(card),
+        "## What it is\n",
+        _table(_identity(request)),
+        "## Latency\n",
+        _table(_latency(card)),
+        "## Accuracy\n",
+        _table(_accuracy(request)),
+        "## Files\n",
+        _files(request, opset),
+        "Checked when it was written, in evaluation mode, against the module on the CPU "
+        "(largest difference of any output):\n",
+        _table((c.what, f"{c.difference:.1e} on {c.inputs}") for c in checks),
+    ]
+    if card.environment:
+        parts += ["## Environment of the measurements\n", _table(sorted(card.environment.items()))]
+    return "\n".join(parts)
+
+
+def _warnings(card: CardFacts) -> Iterator[str]:
+    disagreement = card.disagreement()
+    if disagreement is not None:
+        yield f"> **WARNING: {disagreement}. Trust the measurement.**\n"
+    if card.predicted is not None and not card.predicted.in_range:
+        yield (
+            "> **WARNING: the prediction is outside of the range that the latency model was "
+            "fitted on.**\n"
+        )
+
+
+def _identity(request: ExportRequest) -> Iterator[tuple[str, str]]:
+    card, net = request.card, request.net
+    yield "network", net.key
+    yield "space", request.space or "none: it was not built by a space"
+    if card.study is None:
+        yield "found by", "no study"
+    else:
+        seed = "unknown" if card.study_seed is None else str(card.study_seed)
+        yield "found by", f"study {card.study}, trial {card.trial}, study seed {seed}"
+    shape = " × ".join(map(str, net.input_shape))
+    yield "input", f"float32, batch × {shape}; the batch is free"
+    yield "output", f"float32, batch × {request.classes}"
+    yield "parameters", f"{net.parameters:,}"
+    batch = f"at batch {card.batch}"
+    yield "FLOPs", f"{net.flops(card.batch):,} {batch}, two per multiply-add"
+    memory = f"{net.memory_bytes(card.batch) / 2**20:.2f} MiB {batch}"
+    yield "memory", f"{memory}: fp32 weights and peak activations"
+
+
+def _latency(card: CardFacts) -> Iterator[tuple[str, str]]:
+    yield "batch", str(card.batch)
+    yield "device", card.device or "unknown"
+    yield "setting", card.setting or "unknown"
+    if card.predicted is None:
+        yield "predicted", "not predicted"
+    else:
+        value = (
+            f"{card.predicted.latency_ms:.4g} ms, standard deviation {card.predicted.std_ms:.2g} ms"
+        )
+        yield "predicted", f"{value}, by {card.latency_model or 'an unnamed latency model'}"
+        if card.latency_model_error is not None:
+            error = f"{card.latency_model_error:.1f} % on average, on what it was not fitted on"
+            yield "latency model's error", error
+    if card.measured is None:
+        yield "measured", "not measured after the search"
+    else:
+        value = f"{card.measured.latency_ms:.4g} ms, spread {card.measured.spread_ms:.2g} ms"
+        yield "measured", f"{value} (median of {card.measured.repeats} repeats)"
+
+
+def _accuracy(request: ExportRequest) -> Iterator[tuple[str, str]]:
+    card, preprocess = request.card, request.preprocess or {}
+    yield "data set", str(preprocess.get("dataset") or "unknown")
+    if card.trained is None:
+        yield "accuracy", f"none; {request.status}"
+    else:
+        yield "accuracy", f"{card.trained.accuracy:.4f} on the {card.trained.split} split"
+        yield "training", f"{card.trained.epochs} epochs"
+    if card.proxy is not None:
+        yield "proxy score in the search", f"{card.proxy.name} {card.proxy.value:.6g}"
+
+
+def _files(request: ExportRequest, opset: int) -> str:
+    lines = {
+        "model.py": "defines `Model`; imports only torch",
+        "weights.safetensors": "its weights",
+        "model.onnx": f"ONNX, opset {opset}, free batch, input `input`, output `output`",
+        "model.pt2": "for `torch.export.load`, free batch",
+        "architecture.json": "the architecture and the network as data",
+    }
+    if request.preprocess is not None:
+        lines["preprocess.json"] = "how a raw input becomes the network's, and the class names"
+    lines["run.py"] = "times `model.onnx` with onnxruntime"
+    lines["SHA256SUMS"] = "for `sha256sum -c SHA256SUMS`"
+    text = "".join(f"- `{name}`: {what}\n" for name, what in lines.items())
+    if request.preprocess is None:
+        text += "\nHow a raw input becomes the network's is unknown: no data set was handed in.\n"
+    return text
+
+
+def _table(rows: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> str:
+    body = "".join(f"| {name} | {value.replace('|', '/')} |\n" for name, value in rows)
+    return f"| | |\n|---|---|\n{body}"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

@@ -1,0 +1,126 @@
+"""Writing the export's folder, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tadnn.errors import RequestError, Unwritable
+from tadnn.export import forms
+from tadnn.export.card import card_text
+from tadnn.export.request import ExportRequest
+from tadnn.files import atomic_folder, file_hash, read_json, write_json, write_text
+
+SUMS = "SHA256SUMS"
+FORMAT = "tadnn-architecture-1"
+
+_RUN = '''\
+"""Times model.onnx on this machine's CPU. Needs onnxruntime and NumPy only.
+
+Weights: {status}.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession(
+    Path(__file__).with_name("model.onnx"), providers=["CPUExecutionProvider"]
+)
+batch = np.random.default_rng(0).standard_normal({shape}, dtype=np.float32)
+times = []
+for _ in range(30):
+    start = time.perf_counter()
+    (output,) = session.run(None, {{"input": batch}})
+    times.append(time.perf_counter() - start)
+print(f"output {{output.shape}}, median {{1e3 * np.median(times):.3f}} ms, batch {{len(batch)}}")
+'''
+
+
+def export_network(folder: Path, request: ExportRequest) -> list[Path]:
+    """Write a network as a folder that runs without tadnn; every form is checked first.
+
+    A previous export at ``folder`` is replaced; the folder appears whole or not at all.
+
+    Returns:
+        The paths written, ``SHA256SUMS`` last.
+
+    Raises:
+        RequestError: the request's module is not that of its net, or ``folder`` exists and
+            holds anything that an export did not write.
+        WorkFailed: an exported form does not give the module's outputs.
+        Unwritable: the folder cannot be written or the disk is full.
+    """
+    folder = Path(os.path.abspath(folder))
+    _check_replaceable(folder)
+    with atomic_folder(folder.resolve()) as temporary:
+        module = forms.own_module(request)
+        inputs = forms.check_inputs(request)
+        source = forms.write_source(request, module, temporary)
+        checks = [*forms.check("model.py", source, module, inputs)]
+        run, opset = forms.write_onnx(request, module, temporary)
+        checks += forms.check("model.onnx", run, module, inputs)
+        program = forms.write_program(request, module, temporary)
+        checks += forms.check("model.pt2", program, module, inputs)
+        write_json(temporary / "architecture.json", _architecture(request))
+        if request.preprocess is not None:
+            record = {**request.preprocess, "weights": request.status}
+            write_json(temporary / "preprocess.json", record)
+        shape = (request.card.batch, *request.net.input_shape)
+        write_text(temporary / "run.py", _RUN.format(status=request.status, shape=shape))
+        write_text(temporary / "card.md", card_text(request, checks, opset))
+        names = sorted(path.name for path in temporary.iterdir())
+        sums = "".join(f"{file_hash(temporary / name)}  {name}\n" for name in names)
+        write_text(temporary / SUMS, sums)
+    return [folder / name for name in (*names, SUMS)]
+
+
+def is_exported(folder: Path, request: ExportRequest) -> bool:
+    """Tell whether a folder already holds this network with these weights and facts.
+
+    The folder is trusted to be an export when its ``SHA256SUMS`` is there: it is the last
+    file written, and the folder appears whole or not at all.
+    """
+    if not (folder / SUMS).is_file():
+        return False
+    return bool(read_json(folder / "architecture.json").get("request") == request.digest)
+
+
+def _architecture(request: ExportRequest) -> dict[str, object]:
+    net = request.net
+    return {
+        "format": FORMAT,
+        "space": request.space,
+        "arch": None if request.arch is None else dict(request.arch),
+        "input_shape": list(net.input_shape),
+        "classes": request.classes,
+        "key": net.key,
+        "weights": request.status,
+        "request": request.digest,
+        "net": net.to_json(),
+    }
+
+
+def _check_replaceable(folder: Path) -> None:
+    rule = f"an export is written to a new folder or over a previous export; {folder}"
+    try:
+        if not os.path.lexists(folder):
+            return
+        if not folder.is_dir():
+            raise RequestError(f"{rule} is a file")
+        present = {path.name for path in folder.iterdir()} - {"__pycache__"}
+        if not present:
+            return
+        if SUMS not in present:
+            raise RequestError(f"{rule} holds other things and no {SUMS}")
+        listed = {line[66:] for line in (folder / SUMS).read_text("utf-8", "replace").splitlines()}
+        foreign = sorted(present - listed - {SUMS})
+    except OSError as error:
+        raise Unwritable(f"cannot read {folder}: {error.strerror or error}") from error
+    if foreign:
+        raise RequestError(
+            f"{rule} holds what no export wrote, and replacing it would lose that: "
+            f"{', '.join(foreign)}"
+        )
