@@ -1,0 +1,57 @@
+"""Searching: study files, samplers, workers, fronts."""
+
+from tadnn.search.choosing import best_within, knee_trial
+from tadnn.search.finalists import prediction_check, trained_module
+from tadnn.search.front import front_csv, front_record, infeasible_warning
+from tadnn.search.gather import export_request
+from tadnn.search.learned import SAMPLED_NETS, learn_space, study_latency_model
+from tadnn.search.load import load_spec, parse_spec
+from tadnn.search.objective import Evaluator, Outcome, build_evaluator, pack_net, unpack_net
+from tadnn.search.run import SearchResult, run_search, search, study_space, write_front
+from tadnn.search.runner import Ended, Worker
+from tadnn.search.sampler import DistinctSampler, Exhausted
+from tadnn.search.spec import StudySpec, physical_cores, study_folder, study_storage
+from tadnn.search.storage import find_study, frozen_model
+from tadnn.search.target import Target, resolve_target, resolve_trial
+from tadnn.search.trials import evaluated_trial, trial_records
+
+__all__ = [
+    "SAMPLED_NETS",
+    "DistinctSampler",
+    "Ended",
+    "Evaluator",
+    "Exhausted",
+    "Outcome",
+    "SearchResult",
+    "StudySpec",
+    "Target",
+    "Worker",
+    "best_within",
+    "build_evaluator",
+    "evaluated_trial",
+    "export_request",
+    "find_study",
+    "front_csv",
+    "front_record",
+    "frozen_model",
+    "infeasible_warning",
+    "knee_trial",
+    "learn_space",
+    "load_spec",
+    "pack_net",
+    "parse_spec",
+    "physical_cores",
+    "prediction_check",
+    "resolve_target",
+    "resolve_trial",
+    "run_search",
+    "search",
+    "study_folder",
+    "study_latency_model",
+    "study_space",
+    "study_storage",
+    "trained_module",
+    "trial_records",
+    "unpack_net",
+    "write_front",
+]

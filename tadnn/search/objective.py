@@ -1,0 +1,257 @@
+"""What a trial costs and gives: architecture to network, latency, accuracy, objective values."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tadnn.errors import WorkFailed
+from tadnn.files import stable_hash
+from tadnn.nets import Net
+from tadnn.search.spec import StudySpec
+
+if TYPE_CHECKING:
+    from tadnn.accuracy import Dataset
+    from tadnn.spaces import Space
+
+RESULT_ATTR = "tadnn:result"
+NET_ATTR = "tadnn:net"
+ERROR_ATTR = "tadnn:error"
+
+
+class Predicted(Protocol):
+    """The part of a prediction that a trial stores."""
+
+    @property
+    def latency_ms(self) -> float:
+        """Milliseconds for a batch."""
+
+    @property
+    def std_ms(self) -> float:
+        """Standard deviation, milliseconds."""
+
+    @property
+    def in_range(self) -> bool:
+        """Whether every kernel lies in the profiled range."""
+
+
+class Predictor(Protocol):
+    """The part of a latency model that a search needs."""
+
+    def predict_net(self, net: Net, batch: int = 1) -> Predicted:
+        """Predict a network's latency."""
+
+
+class Judge(Protocol):
+    """Tells a network's accuracy, or a stand-in for it; larger is better."""
+
+    def prepare(self) -> None:
+        """Load what is needed, so that what is missing shows before the first trial."""
+
+    def judge(self, net: Net, key: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Return the trial's ``proxy`` and ``trained`` records; exactly one is not None."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an evaluation found.
+
+    Attributes:
+        values: one per objective of the study, in its order.
+        violations: by constraint, how far beyond its bound in shares of the bound; feasible
+            where at most 0.
+        result: the JSON-able record that a trial stores.
+        net: the network.
+    """
+
+    values: tuple[float, ...]
+    violations: Mapping[str, float]
+    result: Mapping[str, Any]
+    net: Net
+
+
+class Evaluator:
+    """Evaluates architectures of one study; deterministic in the study's seed and the key."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        space: Space,
+        predictor: Predictor | None,
+        judge: Judge | None,
+        input_shape: tuple[int, ...] | None = None,
+        classes: int | None = None,
+    ) -> None:
+        self.spec, self.space = spec, space
+        self._predictor, self._judge = predictor, judge
+        self.input_shape = space.default_input if input_shape is None else input_shape
+        self._classes = classes
+        self._bounds = spec.constraints.bounds()
+
+    def evaluate(self, arch: Mapping[str, Any]) -> Outcome:
+        """Evaluate one architecture.
+
+        Raises:
+            TadnnError: it cannot be built, or a value is not finite; the message says which.
+        """
+        key = self.space.key(arch)
+        net = self.space.build(arch, self.input_shape, self._classes)
+        sizes = {
+            "parameters": net.parameters,
+            "flops": net.flops(),
+            "memory_bytes": net.memory_bytes(self.spec.batch, self.spec.dtype),
+        }
+        measures: dict[str, float] = {**sizes, "memory": sizes["memory_bytes"]}
+        predicted = None
+        if self._predictor is not None:
+            prediction = self._predictor.predict_net(net, self.spec.batch)
+            predicted = {
+                "latency_ms": float(prediction.latency_ms),
+                "std_ms": float(prediction.std_ms),
+                "in_range": bool(prediction.in_range),
+            }
+            measures["latency"] = measures["latency_ms"] = predicted["latency_ms"]
+        # What is cheap is checked before money is spent on the accuracy.
+        self._require_finite(measures, [o for o in self.spec.objectives if o != "accuracy"])
+        self._require_finite(measures, list(self._bounds))
+        proxy, trained = self._judge.judge(net, key) if self._judge is not None else (None, None)
+        if proxy is not None:
+            measures["accuracy"] = proxy["value"]
+        elif trained is not None:
+            measures["accuracy"] = trained["accuracy"]
+        self._require_finite(measures, self.spec.objectives)
+        return Outcome(
+            values=tuple(float(measures[objective]) for objective in self.spec.objectives),
+            violations={k: measures[k] / bound - 1.0 for k, bound in self._bounds.items()},
+            result={
+                "key": key,
+                "space": arch.get("space", self.space.name),
+                "arch": dict(arch),
+                **sizes,
+                "predicted": predicted,
+                "proxy": proxy,
+                "trained": trained,
+            },
+            net=net,
+        )
+
+    def prepare(self) -> None:
+        """Load what evaluations need, so that what is missing shows before the first trial."""
+        if self._judge is not None:
+            self._judge.prepare()
+
+    @staticmethod
+    def _require_finite(measures: Mapping[str, float], names: list[str] | tuple[str, ...]) -> None:
+        for name in names:
+            if not math.isfinite(measures[name]):
+                raise WorkFailed(f"{name} must be finite; it is {measures[name]}")
+
+
+class ProxyJudge:
+    """A zero-cost proxy of `tadnn.accuracy`."""
+
+    def __init__(
+        self, name: str, dataset: str | None, input_shape: tuple[int, ...] | None, seed: int
+    ):
+        self._name, self._dataset_name, self._input_shape = name, dataset, input_shape
+        self._seed = seed
+        self._dataset: Dataset | None = None
+
+    def prepare(self) -> None:
+        """Load the data set where the proxy looks at images."""
+        from tadnn.accuracy import find_proxy, load_dataset
+
+        self._needs = find_proxy(self._name).needs
+        if "dataset" in self._needs and self._dataset_name is not None:
+            self._dataset = load_dataset(self._dataset_name, self._input_shape)
+
+    def judge(self, net: Net, key: str) -> tuple[dict[str, Any], None]:
+        """Score one network; its weights are seeded by study and architecture."""
+        from tadnn.accuracy import evaluate_proxy
+
+        module = net.to_module(arch_seed(self._seed, key)) if "module" in self._needs else None
+        # One seed for all: it chooses the images, and values on other images do not compare.
+        value = evaluate_proxy(self._name, net, module, self._dataset, self._seed)
+        return {"name": self._name, "value": float(value)}, None
+
+
+class TrainingJudge:
+    """Short training of `tadnn.accuracy`; ranks by the validation split, never the test split."""
+
+    def __init__(self, epochs: int, dataset: str, input_shape: tuple[int, ...] | None, seed: int):
+        self._epochs, self._dataset_name, self._input_shape = epochs, dataset, input_shape
+        self._seed = seed
+
+    def prepare(self) -> None:
+        """Load the data set."""
+        from tadnn.accuracy import load_dataset
+
+        self._dataset = load_dataset(self._dataset_name, self._input_shape)
+
+    def judge(self, net: Net, key: str) -> tuple[None, dict[str, Any]]:
+        """Train one network from scratch."""
+        from tadnn.accuracy import train
+
+        seed = arch_seed(self._seed, key)
+        done = train(net.to_module(seed), self._dataset, epochs=self._epochs, seed=seed)
+        return None, {
+            "accuracy": float(done.validation_accuracy),
+            "epochs": done.epochs,
+            "split": "validation",
+        }
+
+
+def network_shape(spec: StudySpec, space: Space) -> tuple[tuple[int, ...], int | None]:
+    """Return the (C, H, W) and the number of outputs (None: the space's) of a study's networks.
+
+    Raises:
+        UnknownName: no such data set.
+        DataError: the data set cannot be read.
+    """
+    if spec.dataset is None:
+        return spec.input_shape or space.default_input, None
+    from tadnn.accuracy import load_dataset
+
+    dataset = load_dataset(spec.dataset, spec.input_shape)
+    return dataset.input_shape, dataset.classes
+
+
+def build_evaluator(spec: StudySpec, space: Space, predictor: Predictor | None) -> Evaluator:
+    """Return the evaluator that a study's spec asks for.
+
+    Raises:
+        UnknownName: no such data set or proxy.
+        DataError: the data set cannot be read.
+    """
+    shape, classes = network_shape(spec, space)
+    judge: Judge | None = None
+    if spec.accuracy is not None and spec.accuracy.proxy is not None:
+        judge = ProxyJudge(spec.accuracy.proxy, spec.dataset, spec.input_shape, spec.seed)
+    elif spec.accuracy is not None and spec.accuracy.train is not None and spec.dataset is not None:
+        epochs = spec.accuracy.train.epochs
+        judge = TrainingJudge(epochs, spec.dataset, spec.input_shape, spec.seed)
+    evaluator = Evaluator(spec, space, predictor, judge, shape, classes)
+    evaluator.prepare()
+    return evaluator
+
+
+def arch_seed(seed: int, key: str) -> int:
+    """Return the seed of an architecture's weights: it depends on study seed and key alone."""
+    return int(stable_hash([seed, key]), 16) % 2**31
+
+
+def pack_net(net: Net) -> str:
+    """Return a network as the text that a trial stores."""
+    data = net.to_json()
+    text = json.dumps(data, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode("ascii")
+
+
+def unpack_net(text: str) -> Net:
+    """Return the network that `pack_net` stored."""
+    return Net.from_json(json.loads(zlib.decompress(base64.b64decode(text))))

@@ -1,0 +1,253 @@
+"""A whole study: latency model, search, finalists, front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optuna
+
+from tadnn.files import write_json, write_text
+from tadnn.profiling import open_clock
+from tadnn.progress import SILENT, Progress
+from tadnn.search.finalists import finalists_clock, prediction_check, run_finalists
+from tadnn.search.front import front_csv, front_record, infeasible_warning
+from tadnn.search.learned import study_latency_model, study_setting
+from tadnn.search.load import require_known, spec_source
+from tadnn.search.objective import Evaluator, build_evaluator, network_shape
+from tadnn.search.runner import Ended, Worker
+from tadnn.search.spec import AUTO, StudySpec, require_same
+from tadnn.search.storage import (
+    MODEL_ATTR,
+    SPACE_ATTR,
+    StorageAddress,
+    create_study,
+    find_study,
+    is_begun,
+    results_folder,
+    storage_errors,
+    study_lock,
+)
+from tadnn.search.workers import Job, run_workers
+from tadnn.spaces import Space, load_space, union
+
+if TYPE_CHECKING:
+    from tadnn.latency import Budget, LatencyModel
+
+#: How a worker process makes its evaluator; see `Job.setup`.
+SETUP = "tadnn.search.run:worker_evaluator"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search left behind.
+
+    Attributes:
+        folder: where its files are.
+        record: the content of ``front.json``.
+        complete: distinct completed trials.
+        notes: what is worth saying, such as that the space is exhausted.
+        files: what was written, by what it is.
+        check: predicted against measured finalists, see `prediction_check`; None without any.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+    complete: int
+    notes: tuple[str, ...] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+    check: Mapping[str, Any] | None = None
+
+
+def study_space(spec: StudySpec) -> tuple[Space, dict[str, str]]:
+    """Return the space that the study searches, and the hash of each space in it by name.
+
+    Raises:
+        SpaceError: a space does not load, or an override does not fit.
+    """
+    spaces = [load_space(name) for name in spec.space]
+    return union(spaces).narrow(spec.overrides), {space.name: space.hash for space in spaces}
+
+
+def require_names(spec: StudySpec) -> None:
+    """Check the names in a spec that `load_spec` leaves open, since they need torch.
+
+    Raises:
+        SpecError: with near matches.
+    """
+    from tadnn.runtimes import RUNTIMES
+
+    source = spec_source(spec)
+    require_known(source, "runtime", "runtime", spec.runtime, RUNTIMES)
+    if spec.dataset is not None:
+        from tadnn.accuracy import SOURCES
+
+        require_known(source, "dataset", "data set", spec.dataset, SOURCES)
+    if spec.accuracy is not None and spec.accuracy.proxy is not None:
+        from tadnn.accuracy import PROXIES
+
+        require_known(source, "accuracy.proxy", "proxy", spec.accuracy.proxy, PROXIES)
+
+
+def model_facts(model: LatencyModel | None) -> dict[str, Any] | None:
+    """Return what a study freezes of its latency model."""
+    if model is None:
+        return None
+    return {
+        "name": model.name,
+        "hash": model.hash,
+        "device": model.device.slug,
+        "setting": model.setting.to_dict(),
+    }
+
+
+def worker_evaluator(spec: StudySpec, latency_model: str | None) -> Evaluator:
+    """Make the evaluator of a worker process."""
+    from tadnn.latency import load_latency_model
+
+    model = None if latency_model is None else load_latency_model(latency_model)
+    return build_evaluator(spec, study_space(spec)[0], model)
+
+
+def search(
+    spec: StudySpec,
+    evaluator: Evaluator,
+    spaces: Mapping[str, str],
+    facts: Mapping[str, Any] | None,
+    progress: Progress = SILENT,
+    setup: str = SETUP,
+) -> tuple[optuna.Study, Ended]:
+    """Create or resume the study and run it until it has its trials.
+
+    Args:
+        spec: the study.
+        evaluator: makes trials; with several workers each makes its own by ``setup``.
+        spaces: hash of every space by name.
+        facts: of the latency model; see `model_facts`.
+        progress: told of completed trials.
+        setup: see `Job.setup`.
+
+    Raises:
+        StudyMismatch: the study began with another spec, space or latency model.
+        CorruptFile: its database is damaged.
+        Unwritable: its folder or database takes no writes.
+        WorkFailed: architecture after architecture fails.
+    """
+    folder = results_folder(spec)
+    address = StorageAddress.of(spec)
+    lock = study_lock(folder)
+    with storage_errors(address.url), _reporting(progress, spec.trials) as report:
+        with lock:
+            study = create_study(
+                spec, address.open(), spaces, facts, input_shape=evaluator.input_shape
+            )
+        if spec.workers == 1:
+            ended = Worker(study, evaluator, lock, address.path is None, report).run()
+        else:
+            job = Job.of(spec, None if facts is None else str(facts["name"]), setup)
+            ended = run_workers(job, spec.workers, study, evaluator.space, report)
+    return study, ended
+
+
+def run_search(
+    spec: StudySpec,
+    *,
+    device: str = "auto",
+    budget: Budget | None = None,
+    progress: Progress = SILENT,
+) -> SearchResult:
+    """Run a whole study: learn the device, search, train and re-measure, write the front.
+
+    Whatever was finished by an earlier run is not done again.
+
+    Args:
+        spec: the study.
+        device: where ``latency_model: auto`` learns and finalists are measured; see
+            ``open_clock``.
+        budget: how much to measure for ``latency_model: auto``.
+        progress: told of every stage.
+
+    Raises:
+        RequestError: the spec names what is not there, or the study began with another one.
+        WorkFailed: architecture after architecture fails.
+    """
+    require_names(spec)
+    results_folder(spec)
+    space, spaces = study_space(spec)
+    if is_begun(spec):
+        _require_begun(spec, spaces, device)
+    shape, classes = network_shape(spec, space)
+    model = study_latency_model(
+        spec, space, shape, classes, device=device, budget=budget, progress=progress
+    )
+    evaluator = build_evaluator(spec, space, model)
+    study, ended = search(spec, evaluator, spaces, model_facts(model), progress)
+    notes = [note for note in (_ending_note(spec, ended),) if note is not None]
+    calibrated_on = () if model is None else model.card.data.get("calibration_nets", ())
+    clock = finalists_clock(spec, model, device)
+    notes += run_finalists(spec, study, clock, calibrated_on, progress)
+    for note in notes:
+        progress.note(note)
+    record, files = write_front(spec, study)
+    warning = infeasible_warning(record)
+    if warning is not None:
+        notes.append(warning)  # the caller shows it beside the least infeasible
+    check = prediction_check(record, study)
+    return SearchResult(results_folder(spec), record, ended.complete, tuple(notes), files, check)
+
+
+def write_front(spec: StudySpec, study: optuna.Study) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Write ``front.json`` and ``front.csv``; return the record and the paths.
+
+    Raises:
+        Unwritable: the study's folder takes no more.
+    """
+    record = front_record(study)
+    folder = results_folder(spec)
+    files = {"front": folder / "front.json", "table": folder / "front.csv"}
+    write_json(files["front"], record)
+    write_text(files["table"], front_csv(record))
+    return record, files
+
+
+def _require_begun(spec: StudySpec, spaces: Mapping[str, str], device: str) -> None:
+    """Refuse what a begun study can't go on with, before anything is measured for it.
+
+    Learning another device first would also replace the model that the study needs.
+    """
+    begun = find_study(spec).user_attrs
+    require_same("space", begun[SPACE_ATTR], dict(spaces))
+    frozen = begun.get(MODEL_ATTR)
+    if frozen is not None and spec.latency_model == AUTO:
+        clock = open_clock(device, study_setting(spec))
+        here = {"device": clock.device.slug, "setting": clock.setting.to_dict()}
+        require_same("device and setting", {key: frozen[key] for key in here}, here)
+
+
+def _ending_note(spec: StudySpec, ended: Ended) -> str | None:
+    if ended.why == "exhausted":
+        return (
+            f"the space is exhausted: every architecture was taken up, {ended.complete} of the "
+            f"{spec.trials} trials asked for completed"
+        )
+    if ended.why == "elsewhere":
+        return f"{ended.complete} of {spec.trials} trials are done; other machines have the rest"
+    return None
+
+
+@contextmanager
+def _reporting(progress: Progress, total: int) -> Iterator[Callable[[int], None]]:
+    with progress.task("search", total) as advance:
+        shown = 0
+
+        def report(complete: int) -> None:
+            nonlocal shown
+            done = min(complete, total)
+            if done > shown:
+                advance(done - shown)
+                shown = done
+
+        yield report

@@ -1,0 +1,231 @@
+"""Optuna's samplers, made to propose whole architectures that nobody has evaluated yet."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from tadnn.errors import TadnnError
+from tadnn.search._genetic import ArchitectureCrossover
+from tadnn.search.ledger import Ledger
+from tadnn.spaces import Int, Space
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+#: How often a cheap sampler is asked again before its proposal's neighbours are tried.
+_ATTEMPTS = 8
+_RANDOM_TRIES = 64
+
+
+class Exhausted(TadnnError):
+    """The space has no architecture left that the study did not take up."""
+
+
+class DistinctSampler(BaseSampler):
+    """Wraps one of Optuna's samplers so that every trial gets another architecture.
+
+    A proposal is completed to a whole architecture (a choice without effect never becomes a
+    parameter, so ``trial.params`` is the architecture). One that a completed, failed or running
+    trial has is replaced: by more proposals where they are cheap, then by an unseen neighbour,
+    an unseen random one, and at last whatever enumeration finds.
+
+    All randomness derives from the seed, the trial's number and the attempt, and the wrapped
+    sampler is made afresh for every trial. So the architecture of a trial depends on the
+    finished trials alone, not on how often the program was restarted.
+
+    Not thread-safe: one sampler, one worker.
+
+    Args:
+        space: the space that is searched.
+        kind: ``random``, ``nsga2``, ``tpe`` or ``gp``.
+        seed: the study's seed.
+        ledger: what was seen, refreshed by its owner before each ask; None: the sampler keeps
+            one and refreshes it itself.
+    """
+
+    def __init__(self, space: Space, kind: str, seed: int, ledger: Ledger | None = None) -> None:
+        self._space = space
+        self._kind = kind
+        self._seed = seed
+        self._keeps_ledger = ledger is None
+        self._ledger = Ledger(space) if ledger is None else ledger
+        self._values = {name: tuple(choice.values) for name, choice in space.choices.items()}
+        self._base: BaseSampler | None = None
+        #: Key of the architecture that was proposed last.
+        self.last_key = ""
+        self.distributions: dict[str, IntDistribution | CategoricalDistribution] = {
+            name: _distribution(choice, self._values[name])
+            for name, choice in space.choices.items()
+        }
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return every choice of the space: a proposal is a whole architecture."""
+        return dict(self.distributions)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return an architecture that no other trial of the study has.
+
+        Raises:
+            Exhausted: there is none left.
+        """
+        if self._keeps_ledger:
+            self._ledger.refresh(study)
+        arch = self._propose(study, trial)
+        # A trial whose worker died while writing its choices down keeps what it has. With one
+        # worker the proposal agrees; with several the study may have moved on since.
+        fixed = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        if any(arch.get(name) != value for name, value in fixed.items()):
+            arch = self._complete(trial, fixed)
+        return arch
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Leave a parameter that is no choice of the space to the wrapped sampler."""
+        return self._wrapped(study, trial).sample_independent(
+            study, trial, param_name, param_distribution
+        )
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Let go of the wrapped sampler of the trial before."""
+        self._base = None
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Tell the wrapped sampler."""
+        if self._base is not None:
+            self._base.after_trial(study, trial, state, values)
+
+    def reseed_rng(self) -> None:
+        """Do nothing: the randomness of a trial derives from its number."""
+
+    def _propose(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        for attempt, proposal in enumerate(self._proposals(study, trial)):
+            arch = self._filled(study, trial, proposal, attempt)
+            if self._is_new(arch, trial):
+                return arch
+        return self._nearby(arch, trial)
+
+    def _proposals(self, study: Study, trial: FrozenTrial) -> Iterator[dict[str, Any]]:
+        if self._kind == "random":
+            yield from itertools.repeat({}, _ATTEMPTS)
+            return
+        base = self._wrapped(study, trial)
+        # Crossover takes what the parents have; finding what all trials have in common, as
+        # Optuna's own does, would be quadratic with a sampler made afresh for every trial.
+        common = {} if self._kind == "nsga2" else base.infer_relative_search_space(study, trial)
+        # Asked exactly once: NSGA-II and TPE write their bookkeeping into the storage there.
+        yield base.sample_relative(study, trial, common)
+        if self._kind == "nsga2":
+            for attempt in range(1, _ATTEMPTS):
+                yield self._crossover.child(self._rng(trial, attempt))
+
+    def _wrapped(self, study: Study, trial: FrozenTrial) -> BaseSampler:
+        """Return the sampler of Optuna's that this trial gets."""
+        if self._base is None:
+            rng = self._rng(trial, 0)
+            self._crossover = ArchitectureCrossover(rng)
+            self._base = _make(self._kind, int(rng.integers(2**32)), self._crossover)
+            self._base.before_trial(study, trial)
+        return self._base
+
+    def _filled(
+        self, study: Study, trial: FrozenTrial, proposal: Mapping[str, Any], attempt: int
+    ) -> dict[str, Any]:
+        """Complete a proposal with draws, choice by choice, parents first."""
+        rng = self._rng(trial, _ATTEMPTS + attempt)
+        arch: dict[str, Any] = {}
+        for name, values in self._values.items():
+            if not self._space.active(arch, name):
+                continue
+            if len(values) == 1:
+                arch[name] = values[0]
+            elif name in proposal:
+                arch[name] = proposal[name]
+            elif self._kind == "tpe":
+                arch[name] = self.sample_independent(study, trial, name, self.distributions[name])
+            else:
+                # What Optuna's RandomSampler does for a discrete choice, without its transform.
+                arch[name] = values[int(rng.integers(len(values)))]
+        return arch
+
+    def _nearby(self, arch: Mapping[str, Any], trial: FrozenTrial) -> dict[str, Any]:
+        rng = self._rng(trial, 2 * _ATTEMPTS)
+        neighbours = self._space.neighbours(arch)
+        for index in rng.permutation(len(neighbours)):
+            if self._is_new(neighbours[index], trial):
+                return dict(neighbours[index])
+        for _ in range(_RANDOM_TRIES):
+            sample = self._space.sample_one(rng)
+            if self._is_new(sample, trial):
+                return sample
+        # Ends after at most one more architecture than were seen.
+        for candidate in self._space.enumerate():
+            if self._is_new(candidate, trial):
+                return dict(candidate)
+        raise Exhausted(
+            f"the space has {self._space.size()} architectures and the study took up every one"
+        )
+
+    def _complete(self, trial: FrozenTrial, fixed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an architecture with the choices ``fixed``, unseen if there is one nearby."""
+        rng = self._rng(trial, 2 * _ATTEMPTS + 1)
+        for _ in range(_RANDOM_TRIES):
+            arch: dict[str, Any] = {}
+            for name, values in self._values.items():
+                if self._space.active(arch, name):
+                    drawn = values[int(rng.integers(len(values)))]
+                    arch[name] = fixed.get(name, drawn)
+            if self._is_new(arch, trial):
+                break
+        return arch
+
+    def _is_new(self, arch: Mapping[str, Any], trial: FrozenTrial) -> bool:
+        self.last_key = self._space.key(arch)
+        return not self._ledger.taken(self.last_key, by_other_than=trial.number)
+
+    def _rng(self, trial: FrozenTrial, stream: int) -> np.random.Generator:
+        return np.random.default_rng((self._seed, trial.number, stream))
+
+
+def _make(kind: str, seed: int, crossover: ArchitectureCrossover) -> BaseSampler:
+    with warnings.catch_warnings():
+        # Hooks and groups are marked experimental; the versions that work are pinned.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        if kind == "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=seed, child_generation_strategy=crossover)
+        if kind == "tpe":
+            return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
+        if kind == "gp":
+            return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
+        return optuna.samplers.RandomSampler(seed=seed)
+
+
+def _distribution(
+    choice: object, values: tuple[Any, ...]
+) -> IntDistribution | CategoricalDistribution:
+    if isinstance(choice, Int):
+        return IntDistribution(values[0], values[-1], step=choice.step)
+    return CategoricalDistribution(values)

@@ -1,0 +1,250 @@
+"""The study file: what to search, on which latency model, with which objectives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    Strict,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_validator,
+)
+
+from tadnn.errors import StudyMismatch
+
+OBJECTIVES = ("latency", "accuracy", "parameters", "flops", "memory")
+CONSTRAINTS = ("latency_ms", "parameters", "flops", "memory_bytes")
+DTYPES = ("fp32", "fp16", "bf16")
+SAMPLERS = ("random", "nsga2", "tpe", "gp")
+AUTO = "auto"
+
+#: Keys that say how far and how a study is run, not what it searches: they may change on resume.
+EXECUTION_KEYS = frozenset({"name", "trials", "workers", "finalists", "storage"})
+
+Objective = Literal["latency", "accuracy", "parameters", "flops", "memory"]
+Count = Annotated[StrictInt, Field(ge=1)]
+Bound = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TrainSpec(_Part):
+    """Accuracy by short training."""
+
+    epochs: Count
+
+
+class AccuracySpec(_Part):
+    """How a trial's accuracy is told: exactly one of a zero-cost proxy and short training."""
+
+    proxy: StrictStr | None = None
+    train: TrainSpec | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> AccuracySpec:
+        if (self.proxy is None) == (self.train is None):
+            raise ValueError("takes exactly one of proxy and train")
+        return self
+
+
+class ConstraintsSpec(_Part):
+    """Upper bounds; an architecture beyond one of them is infeasible."""
+
+    latency_ms: Bound | None = None
+    parameters: Bound | None = None
+    flops: Bound | None = None
+    memory_bytes: Bound | None = None
+
+    def bounds(self) -> dict[str, float]:
+        """Return the bounds that are set, by name."""
+        return {key: value for key, value in self if value is not None}
+
+
+class FinalistsSpec(_Part):
+    """What happens to the best of the front after the search."""
+
+    count: Count
+    epochs: Count | None = None
+    measure: StrictBool = False
+
+
+class StudySpec(_Part):
+    """A study as its YAML states it, checked; `load_spec` makes one.
+
+    The optional `threads`, `storage` and `input_shape` stay as written (None: their default);
+    see `thread_count`, `study_storage` and the data set for what they then are.
+    """
+
+    name: StrictStr
+    space: tuple[StrictStr, ...] = Field(min_length=1)
+    overrides: Mapping[StrictStr, Any] = Field(default_factory=dict)
+    dataset: StrictStr | None = None
+    input_shape: tuple[Count, Count, Count] | None = None
+    latency_model: StrictStr | None = None
+    runtime: StrictStr = "torch-eager"
+    dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    threads: Count | None = None
+    batch: Count = 1
+    objectives: tuple[Objective, ...] = Field(min_length=1)
+    accuracy: AccuracySpec | None = None
+    constraints: ConstraintsSpec = ConstraintsSpec()
+    sampler: Literal["random", "nsga2", "tpe", "gp"] = "nsga2"
+    trials: Count
+    workers: Count = 1
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = 0
+    storage: StrictStr | None = None
+    finalists: FinalistsSpec | None = None
+
+    _path: Path | None = PrivateAttr(default=None)
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("input_shape", mode="before")
+    @classmethod
+    def _three_sizes(cls, value: object) -> object:
+        if not isinstance(value, list | tuple) or len(value) != 3:
+            raise ValueError("must list 3 sizes: channels, height, width")
+        return value
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, value: str) -> str:
+        if not _FOLDER_NAME.fullmatch(value):
+            raise ValueError(
+                "names the results folder: letters, digits, '.', '_' and '-', "
+                "a letter or digit first"
+            )
+        return value
+
+    @field_validator("space", "objectives")
+    @classmethod
+    def _unique(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names each entry once")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> StudySpec:
+        if "accuracy" in self.objectives:
+            for key in ("accuracy", "dataset"):
+                if getattr(self, key) is None:
+                    raise ValueError(f"the objective accuracy needs the key {key!r}")
+        trained = self.finalists is not None and self.finalists.epochs is not None
+        if trained and self.dataset is None:
+            raise ValueError("finalists that are trained (epochs) need the key 'dataset'")
+        if self.latency_model is None:
+            timed = "latency" in self.objectives or self.constraints.latency_ms is not None
+            if timed or (self.finalists is not None and self.finalists.measure):
+                raise ValueError(
+                    "the objective latency, the constraint latency_ms and measured finalists "
+                    "need the key 'latency_model'"
+                )
+        return self
+
+    @property
+    def path(self) -> Path | None:
+        """The YAML that the spec was read from; None when it was made in Python."""
+        return self._path
+
+    def at(self, path: Path) -> StudySpec:
+        """Return the same spec, remembered as read from ``path``."""
+        placed = self.model_copy()
+        placed._path = path
+        return placed
+
+    def canonical(self) -> dict[str, Any]:
+        """Return the spec as a JSON-able dict; what is off is left out, one space is a string."""
+        record: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
+        if len(self.space) == 1:
+            record["space"] = self.space[0]
+        return {key: value for key, value in record.items() if value != {}}
+
+    def frozen(self) -> dict[str, Any]:
+        """Return the part of `canonical` that a study may never change."""
+        return {key: value for key, value in self.canonical().items() if key not in EXECUTION_KEYS}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return one line ``key: old -> new`` for every leaf in which two JSON-able dicts differ."""
+    lines = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            lines.append(f"{prefix}{key}: {_shown(before)} -> {_shown(after)}")
+    return lines
+
+
+def require_same(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse to resume a study whose frozen part changed.
+
+    Raises:
+        StudyMismatch: with a line for every difference.
+    """
+    lines = differences(old, new)
+    if lines:
+        raise StudyMismatch(
+            f"a study is resumed with the {what} it began with; this one differs:\n  "
+            + "\n  ".join(lines)
+            + "\nTake back the change, or give the study another name. (Only "
+            + ", ".join(sorted(EXECUTION_KEYS - {"name"}))
+            + " may change.)"
+        )
+
+
+def study_folder(spec: StudySpec) -> Path:
+    """Return where the study's results go: ``NAME/`` beside its YAML.
+
+    For a built-in study, and for a spec made in Python, it is ``studies/NAME`` in the working
+    directory: an installed package is no place to write.
+    """
+    from tadnn.files import STUDIES
+
+    builtin = STUDIES.roots()[-1]
+    if spec.path is None or spec.path.resolve().parent == builtin.resolve():
+        return STUDIES.local / spec.name
+    return spec.path.parent / spec.name
+
+
+def study_storage(spec: StudySpec) -> str:
+    """Return the Optuna storage URL: the spec's, or a SQLite file in the study's folder."""
+    return spec.storage or f"sqlite:///{study_folder(spec) / 'study.db'}"
+
+
+def thread_count(spec: StudySpec) -> int:
+    """Return how many threads networks run on: the spec's, or every physical core we may use."""
+    return spec.threads or physical_cores()
+
+
+def physical_cores() -> int:
+    """Return the number of physical cores that this process may use, at least 1."""
+    import os
+
+    import psutil
+
+    physical: int | None = psutil.cpu_count(logical=False)
+    # Only Linux tells the affinity; a container's share of cores shows there.
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(physical or 1, allowed or 1))
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else str(value)
