@@ -52,15 +52,17 @@ class UnknownName(RequestError):
         what: the sort of thing looked for, such as ``"space"``.
         name: the name received.
         choices: every valid name.
+        aliases: further names that are valid but not worth listing.
     """
 
-    def __init__(self, what: str, name: str, choices: Iterable[str]) -> None:
+    def __init__(
+        self, what: str, name: str, choices: Iterable[str], aliases: Iterable[str] = ()
+    ) -> None:
         self.what, self.name, self.choices = what, name, sorted(choices)
-        near = near_matches(name, self.choices)
-        text = f"unknown {what} {name!r}"
-        if near:
-            text += f"; did you mean {' or '.join(repr(n) for n in near)}?"
-        text += f" Valid: {', '.join(self.choices) or 'none'}."
+        self.aliases = sorted(aliases)
+        near = near_matches(name, [*self.choices, *self.aliases])
+        hint = f"; did you mean {' or '.join(repr(n) for n in near)}?" if near else "."
+        text = f"unknown {what} {name!r}{hint} Valid: {', '.join(self.choices) or 'none'}."
         super().__init__(text)
 
 

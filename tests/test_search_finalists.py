@@ -5,11 +5,13 @@ import torch
 from search_fakes import FACTS, make_evaluator, make_spec
 from studies_examples import Recorder
 
+from tadnn.hardware import detect_cpu
 from tadnn.nets import save_weights
 from tadnn.profiling import FAKE_DEVICE, FakeClock
 from tadnn.runtimes import Setting
 from tadnn.search import front_record, prediction_check, search, trained_module
 from tadnn.search.finalists import choose, finalists_clock, run_finalists, weights_path
+from tadnn.search.spec import FinalistsSpec
 from tadnn.search.target import resolve_trial
 
 SETTING = Setting(threads=1)
@@ -116,8 +118,6 @@ def test_the_clock_is_that_of_the_models_device(tmp_path, monkeypatch):
     assert clock.setting == SETTING
     # The model's device is not the one here: whichever of the two is the fake.
     assert finalists_clock(measured, Model(FAKE_DEVICE), "cpu") is None
-    from tadnn.hardware import detect_cpu
-
     cpu = detect_cpu()
     assert finalists_clock(measured, Model(cpu), "fake") is None
     assert finalists_clock(measured, Model(cpu), "cpu").device == cpu
@@ -136,8 +136,6 @@ def searched(tmp_path):
 
 
 def wanting(spec, **finalists):
-    from tadnn.search.spec import FinalistsSpec
-
     return spec.model_copy(update={"finalists": FinalistsSpec(**finalists)}).at(spec.path)
 
 

@@ -118,6 +118,6 @@ def find_device(name: str) -> DeviceSpec:
     """
     spec = _by_any_name().get(name.strip().casefold())
     if spec is None:
-        known = [n for spec in _table() for n in (spec.slug, *spec.aliases)]
-        raise UnknownName("device", name, known)
+        aliases = [alias for spec in _table() for alias in spec.aliases]
+        raise UnknownName("device", name, devices(), aliases)
     return spec

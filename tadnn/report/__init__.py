@@ -7,6 +7,7 @@ from tadnn.report.prediction import prediction_figure
 from tadnn.report.stairs import stairs_figure
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
+from tadnn.report.text import kernel_text
 from tadnn.report.views import (
     BreakdownView,
     PairView,
@@ -28,6 +29,7 @@ __all__ = [
     "breakdown_figure",
     "front_rows",
     "front_table",
+    "kernel_text",
     "pareto_figure",
     "prediction_figure",
     "save_figure",

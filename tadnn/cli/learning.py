@@ -1,0 +1,269 @@
+"""``tadnn profile``, ``fit``, ``evaluate`` and ``latency``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tadnn.cli.app import app
+from tadnn.cli.options import Batch, Device, Input, On, input_shape, model_name
+from tadnn.cli.output import Bars, Json, path_text, print_json, print_table, say
+from tadnn.errors import RequestError
+
+if TYPE_CHECKING:
+    from tadnn.hardware import DeviceSpec
+    from tadnn.kernels import TimingRow
+    from tadnn.latency import LatencyModel, NetTiming
+
+Runtime = Annotated[str, typer.Option(help="How networks are executed.")]
+Name = Annotated[str, typer.Option(help="The latency model's name.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all cores when absent.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of plans and fits.")]
+
+
+@app.command()
+def profile(
+    name: Name,
+    space: Annotated[list[str] | None, typer.Option(help="A search space; repeatable.")] = None,
+    net: Annotated[
+        list[str] | None, typer.Option(metavar="TARGET", help="A network; repeatable.")
+    ] = None,
+    device: Device = "auto",
+    runtime: Runtime = "torch-eager",
+    dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "fp32",
+    threads: Threads = None,
+    batch: Batch = 1,
+    input: Input = None,
+    classes: Annotated[int | None, typer.Option(min=1, help="Outputs of a space's nets.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Time to measure for.")] = None,
+    kernels: Annotated[int | None, typer.Option(min=10, help="Kernels to measure.")] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Measure this device's kernels and learn a latency model.
+
+    Run again, it measures only what is missing.
+    """
+    from tadnn.latency import Budget
+    from tadnn.profiling import open_clock
+    from tadnn.runtimes import Setting, find_runtime
+    from tadnn.search import SAMPLED_NETS, learn_space, physical_cores, resolve_target
+    from tadnn.spaces import load_space
+
+    model_name(name)
+    if bool(space) == bool(net):
+        got = "both" if space else "neither"
+        raise RequestError(f"profile takes either --space NAME or --net TARGET; got {got}")
+    find_runtime(runtime)
+    shape = input_shape(input)
+    setting = Setting(runtime=runtime, dtype=dtype, threads=threads or physical_cores())
+    clock = open_clock(device, setting)
+    nets = [resolve_target(target, shape).net for target in net or ()]
+    for entry in space or ():
+        loaded = load_space(entry)
+        archs = loaded.sample(SAMPLED_NETS, seed)
+        nets += [loaded.build(arch, shape, classes) for arch in archs]
+    default = Budget()
+    # With a time given, the time decides.
+    most = kernels or (default.kernels if minutes is None else 1_000_000)
+    model = learn_space(
+        name,
+        nets,
+        batch,
+        clock,
+        budget=Budget(most, default.nets, minutes),
+        seed=seed,
+        progress=Bars(),
+    )
+    _show_model(model, json)
+
+
+@app.command()
+def fit(
+    table: Annotated[
+        list[str], typer.Option(metavar="DEVICE=TABLE.csv", help="A kernel table; repeatable.")
+    ],
+    name: Name,
+    runtime: Runtime,
+    nets: Annotated[
+        Path | None, typer.Option(metavar="TIMINGS.csv", help="A timing table of whole networks.")
+    ] = None,
+    threads: Threads = None,
+    notes: Annotated[str, typer.Option(help="For the card: source and licence.")] = "",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Fit a latency model to kernel tables, one per device."""
+    from tadnn.files import LATENCY_MODELS
+    from tadnn.kernels import read_kernel_table, read_timing_table
+    from tadnn.latency import calibrate_nets, fit_kernels, save_latency_model
+    from tadnn.runtimes import Setting, find_runtime
+
+    model_name(name)
+    find_runtime(runtime)
+    tables = []
+    for text in table:
+        slug, equals, path = text.partition("=")
+        if not equals or not slug or not path:
+            raise RequestError(f"--table reads DEVICE=TABLE.csv; got {text!r}")
+        tables.append((_any_device(slug), read_kernel_table(Path(path))))
+    timings = read_timing_table(nets) if nets is not None else []
+    first, rows = tables[0]
+    cores = first.units if first.kind == "cpu" else 1
+    setting = Setting(runtime=runtime, dtype=rows[0].kernel.dtype, threads=threads or cores)
+    sources = ", ".join(Path(text.partition("=")[2]).name for text in table)
+    with Bars().task("fitting the latency model", None):
+        model = fit_kernels(name, tables, setting, source=sources, notes=notes, seed=seed)
+        if timings:
+            model = calibrate_nets(model, _timed_nets(timings))
+        model = save_latency_model(model, LATENCY_MODELS.local / name)
+    _show_model(model, json)
+
+
+@app.command()
+def evaluate(
+    table: Annotated[Path, typer.Argument(help="A kernel table or a timing table.")],
+    on: On,
+    json: Json = False,
+) -> None:
+    """Compare a latency model with measurements."""
+    from tadnn.kernels import is_timing_table, read_kernel_table, read_timing_table
+    from tadnn.latency import evaluate_kernels, evaluate_nets, load_latency_model
+
+    model = load_latency_model(on)
+    if is_timing_table(table):
+        result = evaluate_nets(model, _timed_nets(read_timing_table(table)))
+    else:
+        result = evaluate_kernels(model, read_kernel_table(table))
+    if json:
+        print_json(result)
+        return
+    rows = [("overall", result["overall"]), *result["by_op"].items()]
+    print_table(
+        ["", *_COMPARED.values()],
+        [(label, *(summary[key] for key in _COMPARED)) for label, summary in rows],
+        f"{model.name} against {table.name}: errors in percent",
+    )
+    if result["out_of_range"]:
+        print(f"{result['out_of_range']} of the rows lie outside the profiled range")
+
+
+@app.command()
+def latency(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="file.py:callable, package.module:callable, a Net or architecture JSON, "
+            "or STUDY#TRIAL.",
+        ),
+    ],
+    on: On,
+    batch: Batch = 1,
+    input: Input = None,
+    json: Json = False,
+) -> None:
+    """Predict a network's latency and where it goes."""
+    from tadnn.latency import load_latency_model, to_json
+    from tadnn.search import resolve_target
+
+    model = load_latency_model(on)
+    found = resolve_target(target, input_shape(input))
+    prediction = to_json(model.predict_net(found.net, batch), model)
+    if json:
+        print_json(prediction)
+        return
+    from tadnn.report import kernel_text
+
+    print_table(
+        ["kernel", "times", "us each", "± us", "share %", "waves", "used"],
+        [
+            (
+                ("" if k["in_range"] else "? ") + kernel_text(k["kernel"]),
+                k["count"],
+                k["latency_us"],
+                k["std_us"],
+                k["count"] * k["latency_us"] / prediction["latency_ms"] / 10,
+                k["waves"],
+                k["utilisation"],
+            )
+            for k in prediction["kernels"]
+        ],
+    )
+    for opaque in prediction["opaque"]:
+        print(f"not understood, roughly priced: {opaque['op']}, {opaque['count']} times")
+    if not prediction["in_range"]:
+        print("?: outside of the profiled range")
+    print(
+        f"{found.name} on {model.name}, batch {batch}: "
+        f"{prediction['latency_ms']:.3f} ± {prediction['std_ms']:.3f} ms"
+    )
+
+
+def _any_device(name: str) -> DeviceSpec:
+    """Return a device by name: one of the table, or one of this machine."""
+    from tadnn.hardware import detect_cpu, find_device
+
+    cpu = detect_cpu()
+    return cpu if name.casefold() in ("cpu", cpu.slug) else find_device(name)
+
+
+def _timed_nets(rows: list[TimingRow]) -> list[NetTiming]:
+    from tadnn.latency import NetTiming
+    from tadnn.search import resolve_target
+
+    return [NetTiming(resolve_target(r.target).net, r.batch, r.latency_ms) for r in rows]
+
+
+def _show_model(model: LatencyModel, json: bool) -> None:
+    from tadnn.files import LATENCY_MODELS
+
+    folder = LATENCY_MODELS.find(model.card.name)
+    held_out = {op: dict(fitted.held_out) for op, fitted in model.ops.items()}
+    if json:
+        print_json(
+            {
+                "latency_model": model.card.name,
+                "path": str(folder),
+                "devices": [device.slug for device in model.card.devices],
+                "setting": model.setting.to_dict(),
+                "kernels": model.card.data.get("rows"),
+                "held_out": held_out,
+                "nets": model.nets.to_dict(),
+            }
+        )
+        return
+    print_table(
+        ["op", "kernels", *_HELD_OUT.values()],
+        [(op, s.get("n", 0), *(s.get(key) for key in _HELD_OUT)) for op, s in held_out.items()],
+        f"{model.card.name}: errors in percent, on shapes left out of the fit",
+    )
+    if model.nets.held_out:
+        s = model.nets.held_out
+        print(
+            f"whole networks left out: median error {s['median_ape']:.1f} %, "
+            f"mean {s['mape']:.1f} % over {s['n']}"
+        )
+    say(f"wrote {path_text(folder)}")
+
+
+_COMPARED = {
+    "n": "n",
+    "mape": "mean",
+    "median_ape": "median",
+    "within_5": "<5%",
+    "within_10": "<10%",
+    "within_20": "<20%",
+    "bias": "bias",
+    "spearman": "Spearman",
+}
+# The last two: shares of errors within one and two predicted standard deviations.
+_HELD_OUT = {
+    "median_ape": "median",
+    "mape": "mean",
+    "within_10": "<10%",
+    "one_sigma": "<1 sigma",
+    "two_sigma": "<2 sigma",
+}
