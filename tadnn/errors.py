@@ -120,6 +120,8 @@ class MissingPackage(RequestError):
 
 def near_matches(name: str, choices: Iterable[str]) -> list[str]:
     """Return up to three of ``choices`` that look like ``name``, best first."""
-    by_folded = {choice.casefold(): choice for choice in choices}
+    by_folded: dict[str, str] = {}
+    for choice in choices:
+        by_folded.setdefault(choice.casefold(), choice)
     found = difflib.get_close_matches(name.casefold(), by_folded, n=3, cutoff=0.6)
     return [by_folded[key] for key in found]

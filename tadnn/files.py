@@ -124,10 +124,15 @@ class NamedFolder:
         what: what an entry is called in messages, such as ``"space"``.
         suffix: the entries' file suffix; ``""`` where each entry is a folder.
         marker: a file that a folder entry must hold to count, such as ``"card.yaml"``.
+        own: names with this prefix belong to the working directory that made them; beside
+            the package they don't count (and no wheel carries them).
     """
 
-    def __init__(self, folder: str, what: str, suffix: str, marker: str = "") -> None:
+    def __init__(
+        self, folder: str, what: str, suffix: str, marker: str = "", own: str = ""
+    ) -> None:
         self.folder, self.what, self.suffix, self.marker = folder, what, suffix, marker
+        self.own = own
 
     @property
     def local(self) -> Path:
@@ -147,7 +152,8 @@ class NamedFolder:
         for root in reversed(self.roots()):
             if root.is_dir():
                 for path in sorted(root.iterdir()):
-                    if self._counts(path):
+                    elsewhere = root != self.local and self.own and path.name.startswith(self.own)
+                    if self._counts(path) and not elsewhere:
                         found[path.name.removesuffix(self.suffix)] = path
         return dict(sorted(found.items()))
 
@@ -171,7 +177,11 @@ class NamedFolder:
 
 
 SEARCH_SPACES = NamedFolder("search_spaces", "space", ".py")
-LATENCY_MODELS = NamedFolder("latency_models", "latency model", "", marker="card.yaml")
+AUTO_PREFIX = "auto-"
+"""How the latency models that studies learn by themselves are called."""
+LATENCY_MODELS = NamedFolder(
+    "latency_models", "latency model", "", marker="card.yaml", own=AUTO_PREFIX
+)
 STUDIES = NamedFolder("studies", "study", ".yaml")
 
 

@@ -165,6 +165,16 @@ class TestNamedFolder:
         assert spaces.entries() == {}
         assert models.entries() == {"good": good}
 
+    def test_what_a_directory_learned_by_itself_stays_there(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        models = NamedFolder("latency_models", "latency model", "", "card.yaml", own="auto-")
+        shipped = self.put("site/latency_models/v100/card.yaml").parent
+        learned = self.put("site/latency_models/auto-quickstart/card.yaml").parent
+        assert models.entries() == {"v100": shipped}
+        monkeypatch.chdir(shipped.parents[1])
+        assert models.entries() == {"auto-quickstart": learned, "v100": shipped}
+
     def test_unknown_name_shows_near_matches(self) -> None:
         self.put("work/search_spaces/resnet.py")
         with pytest.raises(UnknownName, match=r"unknown space 'resnt'; did you mean 'resnet'\?"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tadnn.errors import SettingMismatch
-from tadnn.files import LATENCY_MODELS, ensure_writable, stable_hash
+from tadnn.files import AUTO_PREFIX, LATENCY_MODELS, ensure_writable, stable_hash
 from tadnn.latency import Budget, LatencyModel, learn, load_latency_model, models_for
 from tadnn.nets import Net, Shape
 from tadnn.profiling import Clock, ProfileDatabase, open_clock
@@ -24,7 +24,7 @@ def study_setting(spec: StudySpec) -> Setting:
 
 def auto_name(spec: StudySpec) -> str:
     """Return the name of the latency model that ``auto`` learns for a study."""
-    return f"auto-{spec.name}"
+    return f"{AUTO_PREFIX}{spec.name}"
 
 
 def study_latency_model(
