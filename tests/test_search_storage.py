@@ -18,7 +18,8 @@ from tadnn.errors import (
 )
 from tadnn.files import environment
 from tadnn.search import find_study, frozen_model, search, study_storage
-from tadnn.search.storage import StorageAddress, directions, storage_errors
+from tadnn.search.address import StorageAddress, storage_errors
+from tadnn.search.storage import directions
 
 HASHES = {"deep": "x"}
 

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tadnn import files
 from tadnn.errors import RequestError, WorkFailed
 from tadnn.hardware import detect_cpu
 from tadnn.kernels import Kernel
 from tadnn.profiling.clock import Clock, Timed
 from tadnn.profiling.subject import Subject
-from tadnn.profiling.torch_clock import CpuClock, governor
+from tadnn.profiling.torch_clock import CpuClock, machine_environment
 from tadnn.runtimes import Setting, find_runtime
 
 
@@ -60,15 +59,8 @@ class IsolatedCpuClock(Clock):
 
     def environment(self) -> dict[str, str]:
         """Return versions, the device, and how its clock is governed."""
-        return {
-            **files.environment(),
-            "device": self.device.name,
-            "units": str(self.device.units),
-            "vector_bytes": str(self.device.vector_bytes),
-            "governor": governor(),
-            "setting": self.setting.label,
-            "process": "clean, one per network",
-        }
+        machine = machine_environment(self.device, self.setting)
+        return {**machine, "process": "clean, one per network"}
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()

@@ -69,19 +69,19 @@ class TorchClock(Clock):
 
     def environment(self) -> dict[str, str]:
         """Return versions, the device, and how its clock is governed."""
-        return {
-            **files.environment(),
-            "device": self.device.name,
-            "units": str(self.device.units),
-            "vector_bytes": str(self.device.vector_bytes),
-            "governor": governor(),
-            "setting": self.setting.label,
-        }
+        return machine_environment(self.device, self.setting)
 
 
-def governor() -> str:
-    """Return how this machine's CPU clock is governed, ``"unknown"`` where it isn't told."""
-    return _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else "unknown"
+def machine_environment(device: DeviceSpec, setting: Setting) -> dict[str, str]:
+    """Return versions, the device, how this machine's CPU clock is governed, and the setting."""
+    return {
+        **files.environment(),
+        "device": device.name,
+        "units": str(device.units),
+        "vector_bytes": str(device.vector_bytes),
+        "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else "unknown",
+        "setting": setting.label,
+    }
 
 
 class CpuClock(TorchClock):

@@ -39,10 +39,11 @@ def main() -> int:
 def _work(job: dict[str, Any]) -> dict[str, Any]:
     import optuna
 
+    from tadnn.search.address import StorageAddress, storage_errors
     from tadnn.search.load import parse_spec
     from tadnn.search.runner import Worker
     from tadnn.search.spec import study_folder
-    from tadnn.search.storage import StorageAddress, storage_errors, study_lock
+    from tadnn.search.storage import study_lock
 
     spec = parse_spec(job["spec"])
     if job["path"] is not None:

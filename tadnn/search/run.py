@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
+from tadnn.errors import SpecError, UnknownName
 from tadnn.files import write_json, write_text
 from tadnn.profiling import open_clock
 from tadnn.progress import SILENT, Progress
+from tadnn.search.address import StorageAddress, storage_errors
 from tadnn.search.finalists import finalists_clock, prediction_check, run_finalists
 from tadnn.search.front import front_csv, front_record, infeasible_warning
 from tadnn.search.learned import study_latency_model, study_setting
@@ -23,12 +25,10 @@ from tadnn.search.spec import AUTO, StudySpec, require_same
 from tadnn.search.storage import (
     MODEL_ATTR,
     SPACE_ATTR,
-    StorageAddress,
     create_study,
     find_study,
     is_begun,
     results_folder,
-    storage_errors,
     study_lock,
 )
 from tadnn.search.workers import Job, run_workers
@@ -83,9 +83,12 @@ def require_names(spec: StudySpec) -> None:
     source = spec_source(spec)
     require_known(source, "runtime", "runtime", spec.runtime, RUNTIMES)
     if spec.dataset is not None:
-        from tadnn.accuracy import SOURCES
+        from tadnn.accuracy import require_dataset
 
-        require_known(source, "dataset", "data set", spec.dataset, SOURCES)
+        try:
+            require_dataset(spec.dataset)
+        except UnknownName as error:
+            raise SpecError(f"{source}: dataset: {error}") from None
     if spec.accuracy is not None and spec.accuracy.proxy is not None:
         from tadnn.accuracy import PROXIES
 
