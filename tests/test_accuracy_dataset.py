@@ -10,7 +10,14 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
-from tadnn.accuracy import SOURCES, RawDataset, Split, load_dataset, stratified_split
+from tadnn.accuracy import (
+    SOURCES,
+    RawDataset,
+    Split,
+    load_dataset,
+    preprocessing,
+    stratified_split,
+)
 from tadnn.accuracy.dataset import prepare
 from tadnn.accuracy.digits import read_digits
 from tadnn.accuracy.preprocessing import resized
@@ -191,6 +198,23 @@ def test_colour_stays_colour():
     assert len(prepare(raw(channels=3)).mean) == 3
     with pytest.raises(DataError, match="can have 3; received 1"):
         prepare(raw(channels=3), (1, 4, 6))
+
+
+def test_converting_in_chunks_changes_nothing(monkeypatch):
+    whole = prepare(raw(), (3, 5, 5))
+    monkeypatch.setattr(preprocessing, "CHUNK_VALUES", 3 * 5 * 5 * 3)
+    parts = prepare(raw(), (3, 5, 5))
+    assert parts.mean == pytest.approx(whole.mean, rel=1e-12)
+    assert parts.std == pytest.approx(whole.std, rel=1e-12)
+    for name, split in parts.splits.items():
+        torch.testing.assert_close(split.images, whole.splits[name].images)
+        assert torch.equal(split.images, parts.preprocessing.apply(raw().splits[name].images))
+
+
+def test_one_class_is_no_classification():
+    split = Split(torch.rand(2, 1, 4, 4), torch.tensor([1, 1]))
+    with pytest.raises(DataError, match="two classes or more to train on; received only 'b'"):
+        raw(dict.fromkeys(("train", "validation", "test"), split))
 
 
 def test_statistics_are_per_channel():

@@ -6,7 +6,7 @@ from tadnn.accuracy.dataset import Dataset, RawDataset, Split
 from tadnn.accuracy.evaluation import evaluate
 from tadnn.accuracy.preprocessing import Preprocessing
 from tadnn.accuracy.proxies import PROXIES, Proxy, evaluate_proxy, find_proxy
-from tadnn.accuracy.registry import SOURCES, load_dataset
+from tadnn.accuracy.registry import SOURCES, load_dataset, require_dataset
 from tadnn.accuracy.splitting import stratified_split
 from tadnn.accuracy.training import TrainResult, train
 
@@ -23,6 +23,7 @@ __all__ = [
     "evaluate_proxy",
     "find_proxy",
     "load_dataset",
+    "require_dataset",
     "stratified_split",
     "train",
 ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from tadnn.accuracy.preprocessing import Preprocessing, resized, unit_values
+from tadnn.accuracy.preprocessing import Preprocessing, channel_statistics, unit_images
 from tadnn.errors import DataError
 
 SHAPE_RULE = "an input shape is three positive integers (channels, height, width)"
@@ -46,6 +47,7 @@ class RawDataset:
         splits: ``train``, ``validation`` and ``test``, with the same raw shape; validation is
             carved from what the source meant for training, never from its test images.
         mirrors: whether a mirrored image keeps its class, so that training may flip.
+        decoding: how a stored file became a raw image, where that takes more than reading it.
     """
 
     name: str
@@ -54,6 +56,7 @@ class RawDataset:
     value_range: tuple[float, float]
     splits: Mapping[str, Split]
     mirrors: bool = False
+    decoding: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
         """Check that the three splits are there and fit each other.
@@ -84,6 +87,12 @@ class RawDataset:
                     f"labels of {where} must be 0 to {len(self.class_names) - 1}; "
                     f"received {low} to {high}"
                 )
+        present = torch.unique(self.splits["train"].labels)
+        if len(present) < 2:
+            raise DataError(
+                f"data set {self.name!r} must have two classes or more to train on; received only "
+                f"{self.class_names[int(present[0])]!r}"
+            )
 
     @property
     def raw_shape(self) -> tuple[int, int, int]:
@@ -153,9 +162,12 @@ def prepare(raw: RawDataset, input_shape: tuple[int, ...] | None = None) -> Data
         DataError: no such input can be made of these images.
     """
     shape = _checked_shape(raw, raw.raw_shape if input_shape is None else input_shape)
-    train = resized(unit_values(raw.splits["train"].images, raw.value_range), shape[1:]).double()
-    mean = train.mean(dim=(0, 2, 3))
-    std = train.std(dim=(0, 2, 3), correction=0)
+    units = {
+        name: unit_images(split.images, raw.value_range, shape)
+        for name, split in raw.splits.items()
+    }
+    # Repeated channels would give the same again.
+    mean, std = channel_statistics(units["train"][:, : raw.raw_shape[0]])
     if not bool((std > 0).all()):
         raise DataError(f"data set {raw.name!r} resized to {shape} has a channel without variation")
     repeats = shape[0] // raw.raw_shape[0]
@@ -165,9 +177,10 @@ def prepare(raw: RawDataset, input_shape: tuple[int, ...] | None = None) -> Data
         value_range=raw.value_range,
         mean=tuple(mean.tolist()) * repeats,
         std=tuple(std.tolist()) * repeats,
+        decoding=raw.decoding,
     )
     splits = {
-        name: Split(preprocessing.apply(split.images), split.labels)
+        name: Split(preprocessing.normalise_(units[name]), split.labels)
         for name, split in raw.splits.items()
     }
     return Dataset(
@@ -175,10 +188,19 @@ def prepare(raw: RawDataset, input_shape: tuple[int, ...] | None = None) -> Data
     )
 
 
-def _checked_shape(raw: RawDataset, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def checked_sizes(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return (C, H, W).
+
+    Raises:
+        DataError: these are not three positive sizes.
+    """
     if len(shape) != 3 or min(shape) < 1:
         raise DataError(f"{SHAPE_RULE}; received {shape}")
-    channels, height, width = shape
+    return shape[0], shape[1], shape[2]
+
+
+def _checked_shape(raw: RawDataset, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    channels, height, width = checked_sizes(shape)
     stored = raw.raw_shape[0]
     possible = (1, 3) if stored == 1 else (stored,)
     if channels not in possible:
