@@ -22,6 +22,47 @@ def modes_kept(module: nn.Module) -> Iterator[None]:
             part.training = flag
 
 
+def normalise_by_minibatch(module: nn.Module) -> None:
+    """Put all in evaluation mode but batch normalisation, which is to use the minibatch.
+
+    That is an untrained network's deterministic side: its running statistics tell nothing yet.
+    It changes training flags, so call it inside `modes_kept`.
+    """
+    module.eval()
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.training = True
+
+
+def working_copies(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of all parameters and buffers by name, floating-point ones as float32.
+
+    They are for ``torch.func.functional_call``: whatever a forward pass does to them, what the
+    module holds is never written to.
+    """
+    return {
+        name: tensor.detach().to(
+            torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True
+        )
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
+
+
+@contextmanager
+def random_state_kept(device: torch.device, seed: int = 0) -> Iterator[None]:
+    """Seed the random state of the CPU and of ``device``, and restore it on leaving.
+
+    Some modules draw whatever their mode; what they draw is then the same each time.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        # `torch.manual_seed` would reach the devices that are not restored, too.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
 def device_of(module: nn.Module) -> torch.device:
     """Return where the module's first parameter or buffer lives; the CPU if it has none."""
     for tensor in (*module.parameters(), *module.buffers()):

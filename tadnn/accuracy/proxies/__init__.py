@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 
 from tadnn.accuracy.proxies.base import Need, Proxy
 from tadnn.accuracy.proxies.counts import Flops, Parameters
+from tadnn.accuracy.proxies.grad_norm import GradNorm
 from tadnn.accuracy.proxies.naswot import Naswot
+from tadnn.accuracy.proxies.snip import Snip
 from tadnn.accuracy.proxies.synflow import Synflow
+from tadnn.accuracy.proxies.zen import Zen
+from tadnn.accuracy.proxies.zico import Zico
 from tadnn.errors import UnknownName, WorkFailed
 
 if TYPE_CHECKING:
@@ -20,18 +24,32 @@ if TYPE_CHECKING:
 __all__ = [
     "PROXIES",
     "Flops",
+    "GradNorm",
     "Naswot",
     "Need",
     "Parameters",
     "Proxy",
+    "Snip",
     "Synflow",
+    "Zen",
+    "Zico",
     "evaluate_proxy",
     "find_proxy",
 ]
 
 # A proxy is added by a file of its own and a line here.
 PROXIES: dict[str, Proxy] = {
-    proxy.name: proxy for proxy in (Naswot(), Synflow(), Parameters(), Flops())
+    proxy.name: proxy
+    for proxy in (
+        Naswot(),
+        Synflow(),
+        Snip(),
+        GradNorm(),
+        Zen(),
+        Zico(),
+        Parameters(),
+        Flops(),
+    )
 }
 
 

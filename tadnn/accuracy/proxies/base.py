@@ -27,8 +27,8 @@ class Proxy(ABC):
       unit is their own.
     - The value is finite, or `WorkFailed` is raised with the reason.
     - The value depends on the arguments alone: equal weights, data set and seed give an equal
-      value on one machine and thread count. The seed chooses images; the weights, mostly random
-      at this point, are the caller's to seed.
+      value on one machine and thread count. The seed chooses images, and what else a proxy
+      draws; the weights, mostly random at this point, are the caller's to seed.
     - The module is left as it was: parameters, buffers, gradients, ``requires_grad``, training
       flags, hooks. While it is being scored nobody else may use it, so a module belongs to one
       thread; the proxy itself has no state and belongs to all.

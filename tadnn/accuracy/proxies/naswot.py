@@ -11,7 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tadnn.accuracy.modules import as_logits, device_of, failures_named, modes_kept
+from tadnn.accuracy.modules import (
+    as_logits,
+    device_of,
+    failures_named,
+    modes_kept,
+    normalise_by_minibatch,
+)
 from tadnn.accuracy.proxies.base import Need, Proxy, required
 from tadnn.errors import DataError, RequestError, WorkFailed
 
@@ -95,10 +101,7 @@ def agreement_kernel(module: nn.Module, images: Tensor) -> Tensor:
 
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.no_grad(), modes_kept(module), _observing(module, observe):
-        module.eval()
-        for part in module.modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                part.training = True
+        normalise_by_minibatch(module)
         with failures_named("the forward pass for naswot", images):
             output = as_logits(functional_call(module, buffers, (images,)))
     if calls == 0:
