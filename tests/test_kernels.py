@@ -6,29 +6,42 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+import torch
 
 from tadnn import kernels
 from tadnn.errors import KernelError
-from tadnn.kernels import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS, Kernel, conv_out
+from tadnn.kernels import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS, Kernel, conv_out, pool_out
 
 
 def random_kernel(rng: random.Random) -> Kernel:
     """Any valid kernel, all ops alike."""
     op = rng.choice(sorted(OPS))
     sizes = {name: rng.choice((1, 2, 3, 7, 64, rng.randint(1, 5000))) for name in OPS[op].sizes}
-    if op == "conv2d":
-        groups = sizes["groups"]
-        sizes["c"] = groups * rng.randint(1, 4)
-        sizes["k"] = groups * rng.randint(1, 4)
-    if op in ("conv2d", "max_pool2d"):
+    if op in ("conv2d", "conv_transpose2d", "group_norm"):
+        sizes["c"] = sizes["groups"] * rng.randint(1, 4)
+    if op in ("conv2d", "conv_transpose2d"):
+        sizes["k"] = sizes["groups"] * rng.randint(1, 4)
+    if op == "conv_transpose2d":
+        sizes["out_pad"] = rng.randrange(sizes["stride"])
+        sizes["r"], sizes["s"], sizes["pad"] = 5, rng.randint(4, 7), rng.randint(0, 1)
+    elif "r" in sizes:
         sizes["r"], sizes["s"] = rng.randint(1, 7), rng.randint(1, 7)
         sizes["pad"] = rng.randint(0, min(sizes["r"], sizes["s"]) // 2)
-        reach = sizes.get("dilation", 1) * 6 + 1
+        reach = 6 * sizes.get("dilation", 1) + 1
         sizes["h"], sizes["w"] = reach + rng.randint(0, 60), reach + rng.randint(0, 60)
+    for name in OPS[op].optional:
+        if rng.random() < 0.3:
+            smaller = {"pad_w": sizes["s"] // 2, "ceil": 1, "dilation_w": sizes.get("dilation")}
+            sizes[name] = rng.randint(
+                name not in OPS[op].may_be_zero, smaller.get(name, sizes["stride"])
+            )
     parts = rng.sample(sorted(EPILOGUES), rng.randint(0, len(EPILOGUES)))
     dtype = rng.choice(sorted(DTYPE_BYTES))
     return Kernel.of(op, dtype=dtype, epilogue=tuple(parts), **sizes)
 
+
+ONE_IN_ONE_OUT = ["relu6", "leaky_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hard_sigmoid"]
+ONE_IN_ONE_OUT += ["hard_swish", "tanh", "rms_norm", "concat"]
 
 CONV = (
     "conv2d(n=1,c=64,h=56,w=56,k=128,r=3,s=3,stride=1,pad=1,dilation=1,groups=1,"
@@ -48,8 +61,10 @@ def test_exported_names() -> None:
         "TimingRow",
         "conv_out",
         "is_timing_table",
+        "pool_out",
         "read_kernel_table",
         "read_timing_table",
+        "transposed_out",
         "write_kernel_table",
         "write_timing_table",
     ]
@@ -98,6 +113,7 @@ class TestKeys:
             ("relu(rows=1,cols=2,dtype=fp32,dtype=fp16)", "dtype stands twice"),
             ("relu(rows=1,cols=2,epilogue=bias,epilogue=relu)", "epilogue stands twice"),
             ("relu(rows=1)", "relu has the sizes rows, cols; got rows"),
+            ("max_pool2d(n=1)", "stride, pad (and may have stride_w, pad_w, ceil); got n"),
             ("relu(rows=1,cols=2,depth=3)", "got rows, cols, depth"),
             ("relu(op=1,rows=1,cols=2)", "got op, rows, cols"),
             ("relu(cls=1,rows=1,cols=2)", "got cls, rows, cols"),
@@ -109,7 +125,10 @@ class TestKeys:
             (f"relu(rows=1,cols={'9' * 5000})", "sizes are whole numbers"),
             ("relu(rows=1,cols=2147483648)", "from 1 to 2147483647; got cols=2147483648"),
             ("relu(rows=0,cols=2)", "from 1 to 2147483647; got rows=0"),
-            ("conv(n=1)", "unknown op 'conv'; did you mean 'conv2d'? Valid: add, batch_norm"),
+            (
+                "conv(n=1)",
+                "unknown op 'conv'; did you mean 'conv2d'? Valid: adaptive_avg_pool2d, add",
+            ),
             ("relu(rows=1,cols=2,dtype=float32)", "Valid: bf16, fp16, fp32, fp64, int8."),
             ("relu(rows=1,cols=2,dtype=fp3)", "unknown dtype 'fp3'; did you mean 'fp32'?"),
             ("relu(rows=1,cols=2,epilogue=gelu)", "unknown epilogue 'gelu'"),
@@ -177,6 +196,67 @@ class TestSizes:
     def test_number_of_sizes(self) -> None:
         with pytest.raises(KernelError, match=r"linear has the sizes m, n, k; got \(1, 2\)"):
             Kernel("linear", (1, 2))
+
+    def test_optional_sizes_stand_where_they_differ(self) -> None:
+        square = Kernel.parse(CONV)
+        same = Kernel.of("conv2d", epilogue=("bias", "relu"), **square.dims, pad_w=1, stride_w=1)
+        assert same == square
+        assert same.key == CONV
+        assert square.dim("pad_w") == square.dim("dilation_w") == 1
+        wide = square.replace(pad_w=0)
+        assert wide.dims == {**square.dims, "pad_w": 0}
+        assert wide.key == CONV.replace("groups=1", "groups=1,pad_w=0")
+        assert Kernel.parse(wide.key) == wide != square
+        assert wide.replace(pad_w=1) == square
+        assert wide.matrix == (1, 56 * 54, 128, 576)
+        assert Kernel("conv2d", square.sizes, "fp32", ("bias", "relu"), (("pad_w", 1),)) == square
+
+    @pytest.mark.parametrize(
+        ("extra", "message"),
+        [
+            ((("pad_h", 1),), r"may have stride_w, pad_w, dilation_w\); got n, .*, pad_h"),
+            ((("pad_w", 0), ("pad_w", 1)), "got n, .*, pad_w, pad_w"),
+            ((("pad_w", -1),), "from 0 to 2147483647; got pad_w=-1"),
+            ((("stride_w", 0),), "from 1 to 2147483647; got stride_w=0"),
+            ((("stride_w", 1.0),), "whole numbers; got stride_w=1.0"),
+            ((("dilation_w", 99),), "the window must fit .*, dilation_w=99"),
+        ],
+    )
+    def test_wrong_optional_sizes(self, extra: tuple[tuple[str, int], ...], message: str) -> None:
+        with pytest.raises(KernelError, match=message):
+            Kernel("conv2d", Kernel.parse(CONV).sizes, "fp32", (), extra)
+        with pytest.raises(KernelError, match="linear has the sizes m, n, k; got m, n, k, pad_w"):
+            Kernel("linear", (1, 1, 1), "fp32", (), (("pad_w", 1),))
+
+    @pytest.mark.parametrize(
+        ("key", "message"),
+        [
+            ("group_norm(n=1,c=6,h=2,w=2,groups=4)", "groups divide c; got c=6, groups=4"),
+            (
+                "conv_transpose2d(n=1,c=6,h=2,w=2,k=3,r=2,s=2,stride=2,pad=0,out_pad=0,groups=2)",
+                "groups divide c and k",
+            ),
+            (
+                "conv_transpose2d(n=1,c=6,h=2,w=2,k=3,r=2,s=2,stride=2,pad=0,out_pad=2,groups=1)",
+                "out_pad is less than the stride; got out_pad=2, stride=2",
+            ),
+            (
+                "conv_transpose2d(n=1,c=6,h=2,w=2,k=3,r=2,s=2,stride=2,pad=2,out_pad=0,groups=1)",
+                "padding must leave some output",
+            ),
+            (
+                "avg_pool2d(n=1,c=1,h=4,w=4,r=2,s=2,stride=2,pad=0,ceil=2)",
+                "ceil is 0 or 1; got 2",
+            ),
+            (
+                "avg_pool2d(n=1,c=1,h=4,w=4,r=2,s=2,stride=2,pad=0,pad_w=2)",
+                "at most half its window; got r=2, s=2, pad=0, pad_w=2",
+            ),
+        ],
+    )
+    def test_rules_of_other_ops(self, key: str, message: str) -> None:
+        with pytest.raises(KernelError, match=message):
+            Kernel.parse(key)
 
     @pytest.mark.parametrize("sizes", [(3, 4), (4, 3)])
     def test_groups_divide_channels(self, sizes: tuple[int, int]) -> None:
@@ -256,8 +336,44 @@ class TestCosts:
             ("layer_norm(rows=6,cols=49)", 0, 294, 294, None),
             ("batch_norm(n=2,c=3,h=7,w=7)", 0, 294 + 12, 294, None),
             ("global_avg_pool(n=2,c=3,h=7,w=7)", 0, 294, 6, None),
+            ("adaptive_avg_pool2d(n=2,c=3,h=7,w=7,p=2,q=3)", 0, 294, 36, None),
+            ("token_mean(n=2,t=5,cols=8)", 0, 80, 16, None),
+            ("upsample_nearest(n=2,c=3,h=7,w=7,scale=2)", 0, 294, 4 * 294, None),
+            ("upsample_bilinear(n=2,c=3,h=7,w=7,scale=3)", 0, 294, 9 * 294, None),
+            ("group_norm(n=2,c=6,h=7,w=7,groups=3)", 0, 588 + 12, 588, None),
+            ("embedding(rows=10,cols=16,count=1000)", 0, 160, 160, None),
+            ("permute(b=2,rows=3,cols=5,inner=7)", 0, 210, 210, None),
+            ("mul_rows(rows=6,cols=49)", 0, 294 + 6, 294, None),
+            ("add_cols(rows=6,cols=49)", 0, 294 + 49, 294, None),
+            ("mul(rows=6,cols=49)", 0, 588, 294, None),
+            *((f"{op}(rows=6,cols=49)", 0, 294, 294, None) for op in ONE_IN_ONE_OUT),
+            # 3x7 over 8x9, strides 1 and 2, padding 0 and 3: 6 rows of (9 + 6 - 7) // 2 + 1 = 5.
+            (
+                "conv2d(n=1,c=4,h=8,w=9,k=2,r=3,s=7,stride=1,pad=0,dilation=1,groups=1,"
+                "stride_w=2,pad_w=3)",
+                2 * 2 * 30 * 84,
+                4 * 72 + 2 * 84,
+                60,
+                (1, 30, 2, 84),
+            ),
+            # Every one of 20 pixels spreads 3 products over 2 channels x 3x3; 4 rows become 8.
+            (
+                "conv_transpose2d(n=1,c=6,h=4,w=5,k=4,r=3,s=3,stride=2,pad=1,out_pad=1,groups=2)",
+                2 * 2 * 20 * 18 * 3,
+                6 * 20 + 6 * 18,
+                4 * 8 * 10,
+                (2, 20, 18, 3),
+            ),
             # (7 + 2 - 3) // 2 + 1 = 4.
             ("max_pool2d(n=2,c=3,h=7,w=7,r=3,s=3,stride=2,pad=1)", 0, 294, 6 * 16, None),
+            # 8 rows: windows start at 0, 2, 4 and, rounded up, 6; 4 and 5 columns: 0, 3; 0, 3.
+            (
+                "avg_pool2d(n=2,c=3,h=8,w=5,r=3,s=2,stride=2,pad=0,stride_w=3,ceil=1)",
+                0,
+                240,
+                48,
+                None,
+            ),
         ],
     )
     def test_by_hand(
@@ -273,7 +389,7 @@ class TestCosts:
         assert kernel.matrix == matrix
         assert type(kernel.flops) is int
         for dtype, size in DTYPE_BYTES.items():
-            moved = Kernel(kernel.op, kernel.sizes, dtype).bytes_moved
+            moved = Kernel(kernel.op, kernel.sizes, dtype, (), kernel.extra).bytes_moved
             assert moved == size * (read + written)
 
     def test_every_op_has_a_hand_count(self) -> None:
@@ -293,10 +409,14 @@ class TestCosts:
         rng = random.Random(2)
         for name, op in OPS.items():
             made = [
-                kernel for kernel in (random_kernel(rng) for _ in range(300)) if kernel.op == name
+                kernel for kernel in (random_kernel(rng) for _ in range(600)) if kernel.op == name
             ]
-            dims = {size: np.array([k.dim(size) for k in made]) for size in op.sizes}
+            names = [*op.sizes, *op.optional]
+            dims = {size: np.array([k.dim(size) for k in made]) for size in names}
             assert op.flops(dims).tolist() == [k.flops for k in made]
+            assert (op.output(dims) * [DTYPE_BYTES[k.dtype] for k in made]).tolist() == [
+                k.output_bytes for k in made
+            ]
             matrix = op.matrix(dims)
             if matrix is None:
                 assert all(k.matrix is None for k in made)
@@ -317,3 +437,18 @@ def test_conv_out_counts_window_positions() -> None:
                         starts = range(0, size + 2 * pad - reach + 1, stride)
                         got = conv_out(size, kernel, stride, pad, dilation)
                         assert max(0, got) == len(starts)
+
+
+def test_pool_out_counts_window_positions() -> None:
+    """Against torch, which rounds up only to windows that start within image and padding."""
+    for size in range(1, 9):
+        for kernel in range(1, 5):
+            for stride in range(1, 4):
+                for pad in range(kernel // 2 + 1):
+                    if size + 2 * pad < kernel:
+                        continue
+                    for ceil in (0, 1):
+                        pooled = torch.nn.functional.max_pool1d(
+                            torch.zeros(1, 1, size), kernel, stride, pad, ceil_mode=bool(ceil)
+                        )
+                        assert pool_out(size, kernel, stride, pad, ceil) == pooled.shape[-1]

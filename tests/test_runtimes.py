@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from tadnn.errors import RequestError, ShapeError, UnknownName
-from tadnn.kernels import Kernel
+from tadnn.kernels import OPS, Kernel
 from tadnn.nets import (
     Add,
     BatchNorm2d,
@@ -67,7 +68,32 @@ ONE_OF_EACH = [
     Kernel.of("global_avg_pool", n=2, c=3, h=4, w=5),
     Kernel.of("softmax", rows=6, cols=63),
     Kernel.of("layer_norm", rows=6, cols=63),
+    conv(stride_w=1, pad_w=2, dilation_w=2),
+    Kernel.parse(
+        "conv_transpose2d(n=2,c=6,h=4,w=5,k=4,r=3,s=2,stride=2,pad=1,out_pad=1,groups=2,"
+        "epilogue=bias)"
+    ),
+    Kernel.parse("max_pool2d(n=2,c=3,h=8,w=8,r=3,s=3,stride=2,pad=1,stride_w=1,ceil=1)"),
+    Kernel.parse("avg_pool2d(n=2,c=3,h=9,w=7,r=3,s=3,stride=2,pad=1)"),
+    Kernel.parse("adaptive_avg_pool2d(n=2,c=3,h=4,w=9,p=2,q=3)"),
+    Kernel.parse("token_mean(n=2,t=5,cols=7)"),
+    Kernel.parse("upsample_nearest(n=2,c=3,h=4,w=5,scale=2)"),
+    Kernel.parse("upsample_bilinear(n=2,c=3,h=4,w=5,scale=2)"),
+    Kernel.parse("group_norm(n=2,c=6,h=4,w=5,groups=3)"),
+    Kernel.parse("embedding(rows=6,cols=7,count=50)"),
+    Kernel.parse("permute(b=2,rows=3,cols=5,inner=4)"),
+    *(Kernel(op, (6, 63)) for op in ["add_cols", "mul", "mul_rows", "concat", "rms_norm"]),
+    *(Kernel(op, (6, 63)) for op in ["gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu6"]),
+    *(Kernel(op, (6, 63)) for op in ["hard_sigmoid", "hard_swish", "leaky_relu"]),
 ]
+
+
+# What gives images whose memory has the usual order, whatever order it was in.
+PLAIN = {"global_avg_pool", "permute"}
+
+
+def test_every_op_is_run() -> None:
+    assert {kernel.op for kernel in ONE_OF_EACH} == set(OPS)
 
 
 def test_eager_launches_every_layer_in_order() -> None:
@@ -119,19 +145,40 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """Twice as wide: each pixel gives two, a quarter of the way to either neighbour."""
+    before, after = x.roll(1, -1), x.roll(-1, -1)
+    before[..., 0], after[..., -1] = x[..., 0], x[..., -1]
+    return torch.stack((0.75 * x + 0.25 * before, 0.75 * x + 0.25 * after), -1).flatten(-2)
+
+
 def expected(kernel: Kernel, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
     """The op by another route than the code under test, where there is one."""
     d = kernel.dims
-    bias = torch.linspace(0.5, 1.5, d.get("k" if kernel.op == "conv2d" else "n", 1))
+    outputs = "k" if kernel.op.startswith("conv") else "n"
+    bias = torch.linspace(0.5, 1.5, d.get(outputs, 1))
     bias = bias if "bias" in kernel.epilogue else torch.zeros(1)
     match kernel.op:
         case "conv2d":
-            columns = F.unfold(x, d["r"], padding=d["pad"], stride=d["stride"])
+            steps = {
+                name: (kernel.dim(name), kernel.dim(f"{name}_w")) for name in ("pad", "stride")
+            }
+            dilation = d["dilation"], kernel.dim("dilation_w")
+            (above, left), stride = steps["pad"], steps["stride"]
+            window = d["r"], d["s"]
+            columns = F.unfold(x, window, padding=(above, left), stride=stride, dilation=dilation)
             columns = columns.view(d["n"], d["groups"], -1, columns.shape[-1])
             weight = rest[0].reshape(d["groups"], d["k"] // d["groups"], -1)
             out = torch.einsum("gkc,ngcp->ngkp", weight, columns).flatten(1, 2)
-            p = (d["h"] + 2 * d["pad"] - d["r"]) // d["stride"] + 1
+            p = (d["h"] + 2 * above - dilation[0] * (d["r"] - 1) - 1) // stride[0] + 1
             return out.view(d["n"], d["k"], p, -1) + bias.view(-1, 1, 1)
+        case "conv_transpose2d":
+            # Zeros between the pixels, then the turned-round kernels over it.
+            spread = x.new_zeros((2, 6, 7, 9))
+            spread[:, :, ::2, ::2] = x
+            padded = F.pad(spread, (0, 1, 1, 2))  # window - 1 - pad, out_pad more at the end
+            weight = rest[0].view(2, 3, 2, 3, 2).transpose(1, 2).flatten(0, 1).flip(2, 3)
+            return F.conv2d(padded, weight, groups=2) + bias.view(-1, 1, 1)
         case "linear":
             return x @ rest[0].T + bias
         case "bmm":
@@ -143,9 +190,58 @@ def expected(kernel: Kernel, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tens
         case "batch_norm":
             v = torch.linspace(0.5, 1.5, d["c"]).view(-1, 1, 1)  # mean, variance, scale, shift
             return (x - v) / (v + 1e-5).sqrt() * v + v
+        case "max_pool2d" if "ceil" in d:
+            padded = F.pad(x, (1, 1, 1, 2), value=-torch.inf)
+            return padded.unfold(2, 3, 2).unfold(3, 3, 1).amax((-1, -2))
         case "max_pool2d":
             padded = F.pad(x, (1, 1, 1, 1), value=-torch.inf)
             return padded.unfold(2, 3, 2).unfold(3, 3, 2).amax((-1, -2))
+        case "avg_pool2d":
+            return F.pad(x, (1, 1, 1, 1)).unfold(2, 3, 2).unfold(3, 3, 2).mean((-1, -2))
+        case "adaptive_avg_pool2d":
+            return x.unfold(2, 2, 2).unfold(3, 3, 3).mean((-1, -2))
+        case "token_mean":
+            return x.sum(1) / 5
+        case "upsample_nearest":
+            return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+        case "upsample_bilinear":
+            return doubled(doubled(x.transpose(2, 3)).transpose(2, 3))
+        case "group_norm":
+            v = torch.linspace(0.5, 1.5, 6).view(-1, 1, 1)
+            parts = x.reshape(2, 3, -1)
+            centred = parts - parts.mean(-1, keepdim=True)
+            normal = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+            return normal.view(2, 6, 4, 5) * v + v
+        case "embedding":
+            chosen = torch.randint(50, (6,), generator=torch.Generator().manual_seed(0))
+            return x[chosen]
+        case "permute":
+            return torch.einsum("brci->bcri", x.view(2, 3, 5, 4))
+        case "add_cols" | "concat":
+            return x + rest[0] if kernel.op == "add_cols" else torch.hstack((x, rest[0]))
+        case "mul" | "mul_rows":
+            return x * rest[0].expand(6, 63)
+        case "rms_norm":
+            return x / x.square().mean(-1, keepdim=True).sqrt() * torch.linspace(0.5, 1.5, 63)
+        case "gelu":
+            return x * torch.special.ndtr(x)
+        case "gelu_tanh":
+            inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+            return x * (1 + torch.tanh(inner)) / 2
+        case "silu":
+            return x / (1 + (-x).exp())
+        case "sigmoid":
+            return 1 / (1 + (-x).exp())
+        case "tanh":
+            return 1 - 2 / (1 + (2 * x).exp())
+        case "relu6":
+            return x.clamp(0, 6)
+        case "hard_sigmoid":
+            return (x + 3).clamp(0, 6) / 6
+        case "hard_swish":
+            return x * (x + 3).clamp(0, 6) / 6
+        case "leaky_relu":
+            return torch.where(x > 0, x, 0.01 * x)
         case "global_avg_pool":
             return x.mean((2, 3), keepdim=True)
         case "softmax":
@@ -180,7 +276,7 @@ def test_a_prepared_kernel_computes_its_op(
     torch.testing.assert_close(first, expected(kernel, *drawn[0]), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(second, expected(kernel, *drawn[1]), rtol=1e-4, atol=1e-4)
     assert not torch.equal(first, second), "calls rotate through operands"
-    if layout == "nhwc" and first.dim() == 4 and kernel.op != "global_avg_pool":
+    if layout == "nhwc" and first.dim() == 4 and kernel.op not in PLAIN:
         assert first.is_contiguous(memory_format=torch.channels_last)
         assert not first.is_contiguous()
 

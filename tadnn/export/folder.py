@@ -29,7 +29,7 @@ import onnxruntime
 session = onnxruntime.InferenceSession(
     Path(__file__).with_name("model.onnx"), providers=["CPUExecutionProvider"]
 )
-batch = np.random.default_rng(0).standard_normal({shape}, dtype=np.float32)
+batch = np.random.default_rng(0).{draw}
 times = []
 for _ in range(30):
     start = time.perf_counter()
@@ -68,8 +68,7 @@ def export_network(folder: Path, request: ExportRequest) -> list[Path]:
         if request.preprocess is not None:
             record = {**request.preprocess, "weights": request.status}
             write_json(temporary / "preprocess.json", record)
-        shape = (request.card.batch, *request.net.input_shape)
-        write_text(temporary / "run.py", _RUN.format(status=request.status, shape=shape))
+        write_text(temporary / "run.py", _RUN.format(status=request.status, draw=_draw(request)))
         write_text(temporary / "card.md", card_text(request, checks, opset))
         names = sorted(path.name for path in temporary.iterdir())
         sums = "".join(f"{file_hash(temporary / name)}  {name}\n" for name in names)
@@ -86,6 +85,15 @@ def is_exported(folder: Path, request: ExportRequest) -> bool:
     if not (folder / SUMS).is_file():
         return False
     return bool(read_json(folder / "architecture.json").get("request") == request.digest)
+
+
+def _draw(request: ExportRequest) -> str:
+    """Return the NumPy call that draws one batch of inputs."""
+    net = request.net
+    shape = (request.card.batch, *net.input_shape)
+    if net.input_dtype == "int64":
+        return f"integers(0, {net.input_limit}, {shape})"
+    return f"standard_normal({shape}, dtype=np.float32)"
 
 
 def _architecture(request: ExportRequest) -> dict[str, object]:

@@ -42,19 +42,16 @@ def own_module(request: ExportRequest) -> nn.Module:
 
 def check_inputs(request: ExportRequest) -> Inputs:
     """Return named batches of two sizes, and the sample where there is one."""
-    import torch
-
-    generator = torch.Generator().manual_seed(request.weights_seed)
     batches = [
         (
             f"{n} random input{'s' if n > 1 else ''}",
-            torch.randn((n, *request.net.input_shape), generator=generator),
+            request.net.example(n, request.weights_seed),
         )
         for n in (1, 3)
     ]
     if request.sample is not None:
         n = len(request.sample)
-        real = request.sample.detach().to("cpu", torch.float32)
+        real = request.sample.detach().to("cpu", batches[0][1].dtype)
         batches.append((f"{n} real input{'s' if n > 1 else ''}", real))
     return batches
 
@@ -78,7 +75,7 @@ def write_program(request: ExportRequest, module: nn.Module, folder: Path) -> Ca
     import torch
 
     # A batch of 1 would be specialised away.
-    example = torch.zeros((2, *request.net.input_shape))
+    example = request.net.example(2, request.weights_seed)
     # torch reports a full disk as a RuntimeError; writing the bytes ourselves keeps one error.
     buffer = io.BytesIO()
     with quiet_export():
@@ -101,7 +98,7 @@ def write_onnx(
     import torch
 
     path = folder / "model.onnx"
-    to_onnx(module, request.net.input_shape, path)
+    to_onnx(module, request.net.input_shape, path, input_dtype=request.net.input_dtype)
     opset = next(o.version for o in onnx.load(path).opset_import if o.domain in ("", "ai.onnx"))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

@@ -1,7 +1,8 @@
 """Kernels as data: keys, FLOPs, bytes moved, and the tables that hold their latencies."""
 
 from tadnn.kernels.kernel import Kernel
-from tadnn.kernels.ops import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS, Op, conv_out
+from tadnn.kernels.op import Op, conv_out, pool_out, transposed_out
+from tadnn.kernels.ops import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS
 from tadnn.kernels.tables import (
     KernelRow,
     TimingRow,
@@ -23,8 +24,10 @@ __all__ = [
     "TimingRow",
     "conv_out",
     "is_timing_table",
+    "pool_out",
     "read_kernel_table",
     "read_timing_table",
+    "transposed_out",
     "write_kernel_table",
     "write_timing_table",
 ]

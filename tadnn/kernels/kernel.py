@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tadnn.errors import KernelError, near_matches
+from tadnn.kernels.op import Op
 from tadnn.kernels.ops import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS
 
 _KEY = re.compile(r"(?P<op>[a-z][a-z0-9_]*)\((?P<fields>[^()]*)\)")
@@ -18,7 +19,8 @@ _KEY = re.compile(r"(?P<op>[a-z][a-z0-9_]*)\((?P<fields>[^()]*)\)")
 class Kernel:
     """One launch: op, integer sizes (in the op's order), dtype, fused epilogue.
 
-    Make one with :meth:`of` (sizes by name) or :meth:`parse` (from a key).
+    Make one with :meth:`of` (sizes by name) or :meth:`parse` (from a key). ``extra`` are
+    the op's optional sizes, by name; those that don't differ from their default are dropped.
 
     Raises:
         KernelError: an unknown op, dtype or epilogue, or sizes that no such kernel has.
@@ -28,6 +30,7 @@ class Kernel:
     sizes: tuple[int, ...]
     dtype: str = "fp32"
     epilogue: tuple[str, ...] = ()
+    extra: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         op = OPS.get(self.op)
@@ -50,15 +53,34 @@ class Kernel:
                         f"sizes are from {int(name not in op.may_be_zero)} to {MAX_SIZE}; "
                         f"got {name}={size} in {self.key}"
                     )
-        if self.op in ("conv2d", "max_pool2d"):
-            _check_window(self)
+        if self.extra:
+            self._keep_what_differs(op)
+        if fault := op.fault(self.dims) if type(op).fault is not Op.fault else "":
+            raise KernelError(fault)
+
+    def _keep_what_differs(self, op: Op) -> None:
+        sizes = dict(self.extra)
+        if len(sizes) != len(self.extra) or not sizes.keys() <= op.optional.keys():
+            raise KernelError(_which_sizes(self.op, (*op.sizes, *(n for n, _ in self.extra))))
+        dims = dict(zip(op.sizes, self.sizes, strict=True))
+        extra = []
+        for name, default in op.optional.items():
+            if name not in sizes:
+                continue
+            size, least = _whole(name, sizes[name]), int(name not in op.may_be_zero)
+            if not least <= size <= MAX_SIZE:
+                raise KernelError(f"sizes are from {least} to {MAX_SIZE}; got {name}={size}")
+            if size != (dims[default] if isinstance(default, str) else default):
+                extra.append((name, size))
+        object.__setattr__(self, "extra", tuple(extra))
 
     @classmethod
     def of(
         cls, op: str, *, dtype: str = "fp32", epilogue: tuple[str, ...] = (), **sizes: int
     ) -> Kernel:
         """Return the kernel with the named sizes: ``Kernel.of("linear", m=1, n=10, k=64)``."""
-        return cls(op, _ordered(op, sizes), dtype, tuple(epilogue))
+        ordered, extra = _ordered(op, sizes)
+        return cls(op, ordered, dtype, tuple(epilogue), extra)
 
     @classmethod
     def parse(cls, key: str) -> Kernel:
@@ -86,13 +108,15 @@ class Kernel:
             if not (value.isascii() and value.isdigit() and len(value) <= 20):
                 raise KernelError(f"sizes are whole numbers; got {name}={value[:40]!r}")
             sizes[name] = int(value)
-        return cls(match["op"], _ordered(match["op"], sizes), dtype, epilogue)
+        ordered, extra = _ordered(match["op"], sizes)
+        return cls(match["op"], ordered, dtype, epilogue, extra)
 
     @property
     def key(self) -> str:
         """The readable name that :meth:`parse` takes back."""
         names = OPS[self.op].sizes
         fields = [f"{name}={size}" for name, size in zip(names, self.sizes, strict=True)]
+        fields += [f"{name}={size}" for name, size in self.extra]
         fields.append(f"dtype={self.dtype}")
         if self.epilogue:
             fields.append(f"epilogue={'+'.join(self.epilogue)}")
@@ -103,15 +127,21 @@ class Kernel:
 
     @property
     def dims(self) -> dict[str, int]:
-        """The sizes by name."""
-        return dict(zip(OPS[self.op].sizes, self.sizes, strict=True))
+        """The sizes by name; optional ones only where they differ from their default."""
+        return dict(zip(OPS[self.op].sizes, self.sizes, strict=True)) | dict(self.extra)
 
     def dim(self, name: str) -> int:
-        """Return one size by name."""
-        names = OPS[self.op].sizes
-        if name not in names:
-            raise KernelError(f"{self.op} has the sizes {', '.join(names)}; got {name!r}")
-        return self.sizes[names.index(name)]
+        """Return one size by name, an optional one's default too."""
+        op = OPS[self.op]
+        if name in op.sizes:
+            return self.sizes[op.sizes.index(name)]
+        if name not in op.optional:
+            raise KernelError(f"{self.op} has the sizes {', '.join(op.sizes)}; got {name!r}")
+        default = op.optional[name]
+        values = dict(self.extra)
+        if name not in values:
+            return self.dim(default) if isinstance(default, str) else default
+        return values[name]
 
     def replace(self, **sizes: int) -> Kernel:
         """Return this kernel with some sizes changed."""
@@ -143,34 +173,29 @@ class Kernel:
         return OPS[self.op].matrix(self.dims)
 
 
-def _ordered(op: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def _ordered(
+    op: str, sizes: Mapping[str, int]
+) -> tuple[tuple[int, ...], tuple[tuple[str, int], ...]]:
+    """Return the sizes in the op's order, and the optional ones by name."""
     if op not in OPS:
         raise KernelError(_unknown("op", op, OPS))
-    names = OPS[op].sizes
-    if sizes.keys() != set(names):
-        raise KernelError(
-            f"{op} has the sizes {', '.join(names)}; got {', '.join(sizes) or 'none'}"
-        )
-    return tuple(sizes[name] for name in names)
+    names, optional = OPS[op].sizes, OPS[op].optional
+    if sizes.keys() - optional.keys() != set(names):
+        raise KernelError(_which_sizes(op, sizes))
+    extra = tuple((name, sizes[name]) for name in optional if name in sizes)
+    return tuple(sizes[name] for name in names), extra
+
+
+def _which_sizes(op: str, got: Iterable[str]) -> str:
+    names, optional = OPS[op].sizes, OPS[op].optional
+    may = f" (and may have {', '.join(optional)})" if optional else ""
+    return f"{op} has the sizes {', '.join(names)}{may}; got {', '.join(got) or 'none'}"
 
 
 def _whole(name: str, size: Any) -> int:
     if isinstance(size, bool) or not hasattr(size, "__index__"):
         raise KernelError(f"sizes are whole numbers; got {name}={size!r}")
     return operator.index(size)  # a NumPy integer becomes Python's, so that products don't wrap
-
-
-def _check_window(kernel: Kernel) -> None:
-    d = kernel.dims
-    groups, dilation = d.get("groups", 1), d.get("dilation", 1)
-    if d["c"] % groups or d.get("k", groups) % groups:
-        raise KernelError(f"groups divide c and k; got c={d['c']}, k={d['k']}, groups={groups}")
-    reach_h = dilation * (d["r"] - 1) + 1
-    reach_w = dilation * (d["s"] - 1) + 1
-    if d["h"] + 2 * d["pad"] < reach_h or d["w"] + 2 * d["pad"] < reach_w:
-        raise KernelError(f"the window must fit the padded image; got {kernel.key}")
-    if kernel.op == "max_pool2d" and 2 * d["pad"] > min(d["r"], d["s"]):
-        raise KernelError(f"a pool's padding is at most half its window; got {kernel.key}")
 
 
 def _unknown(what: str, name: object, choices: Mapping[str, Any]) -> str:

@@ -55,6 +55,9 @@ class KernelBatch:
         op, dtype = kernels[0].op, kernels[0].dtype
         table = np.array([k.sizes for k in kernels], dtype=float)
         dims = {name: table[:, i] for i, name in enumerate(OPS[op].sizes)}
+        if any(k.extra for k in kernels):
+            names = OPS[op].optional
+            dims |= {name: np.array([k.dim(name) for k in kernels], dtype=float) for name in names}
         parts = np.array([[part in k.epilogue for part in EPILOGUES] for k in kernels], dtype=float)
         extra = parts @ np.array(list(EPILOGUES.values()), dtype=float)
         moved = OPS[op].read(dims) + (1 + extra) * OPS[op].output(dims)
@@ -90,8 +93,9 @@ def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np
         with_device: whether facts of the device are features too (models of several).
     """
     columns: dict[str, np.ndarray] = {}
-    for name, values in batch.dims.items():
-        columns[f"log {name}"] = np.log2(np.maximum(values, 0.5))
+    # Optional sizes show in FLOPs and bytes only, so that a fit's features stay the same.
+    for name in OPS[batch.op].sizes:
+        columns[f"log {name}"] = np.log2(np.maximum(batch.dims[name], 0.5))
     columns["log bytes"] = np.log2(batch.bytes_moved)
     if np.any(batch.flops):
         columns["log flops"] = np.log2(batch.flops)

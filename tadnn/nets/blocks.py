@@ -70,16 +70,19 @@ class Block:
         label: what kind of block it is, such as ``"bottleneck"``.
         nodes: in an order in which inputs come first.
 
+    Attributes:
+        takes: what its input holds, ``float`` or ``int64``.
+
     Raises:
         ShapeError: the graph is malformed; the node is named.
     """
 
-    __slots__ = ("_hash", "label", "nodes")
+    __slots__ = ("_hash", "label", "nodes", "takes")
 
     def __init__(self, label: str, nodes: tuple[Node, ...]) -> None:
         check_name(label)
         _check(label, nodes)
-        self.label, self.nodes = label, nodes
+        self.label, self.nodes, self.takes = label, nodes, _taken_kind(nodes)
         # Blocks are looked up by the thousand; hashing the graph each time would dominate.
         self._hash = hash((label, nodes))
 
@@ -237,10 +240,11 @@ def _check(label: str, nodes: tuple[Node, ...]) -> None:
         if node.name in seen:
             raise ShapeError(f"layer names are unique in a block; {node.name!r} stands twice")
         seen.add(node.name)
-        if len(node.inputs) != node.layer.arity:
+        taken, arity = len(node.inputs), node.layer.arity
+        if taken < arity or (taken > arity and not node.layer.variadic):
             raise ShapeError(
                 f"layer {node.name} ({type(node.layer).__name__}) takes "
-                f"{node.layer.arity} inputs; got {len(node.inputs)}"
+                f"{arity} inputs{' or more' if node.layer.variadic else ''}; got {taken}"
             )
         if not all(INPUT <= i < index for i in node.inputs):
             raise ShapeError(
@@ -250,3 +254,15 @@ def _check(label: str, nodes: tuple[Node, ...]) -> None:
     idle = [node.name for i, node in enumerate(nodes[:-1]) if i not in used]
     if idle:
         raise ShapeError(f"every layer but the last feeds another; nothing takes {', '.join(idle)}")
+
+
+def _taken_kind(nodes: tuple[Node, ...]) -> str:
+    """Return what the input holds, after checking that all who take it agree."""
+    kinds = [node.layer.takes for node in nodes if INPUT in node.inputs]
+    for node in nodes:
+        takes, what = node.layer.takes, f"layer {node.name} ({type(node.layer).__name__})"
+        if takes != "float" and node.inputs != (INPUT,):
+            raise ShapeError(f"{what} takes {takes} values, which only an input holds")
+        if INPUT in node.inputs and takes != kinds[0]:
+            raise ShapeError(f"{what} takes {takes} values; another takes the input as {kinds[0]}")
+    return kinds[0] if kinds else "float"

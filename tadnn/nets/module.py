@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tadnn.nets import composites
 from tadnn.nets.blocks import INPUT, Block, BlockFacts
-from tadnn.nets.layers import TorchFunction, TorchModule
+from tadnn.nets.layers import TorchComposite, TorchFunction, TorchModule
 from tadnn.nets.net import Net
 
 _Call = str | Callable[..., Tensor]
@@ -29,6 +30,9 @@ class BlockModule(nn.Module):
             match recipe:
                 case TorchModule(name, args, kwargs):
                     self.add_module(node.name, getattr(nn, name)(*args, **kwargs))
+                    self._steps.append((node.name, node.inputs, {}))
+                case TorchComposite(name, args, kwargs):
+                    self.add_module(node.name, getattr(composites, name)(*args, **kwargs))
                     self._steps.append((node.name, node.inputs, {}))
                 case TorchFunction(name, kwargs):
                     self._steps.append((getattr(torch, name), node.inputs, dict(kwargs)))
@@ -68,3 +72,12 @@ def net_to_module(net: Net, seed: int | None = None) -> nn.Module:
         if seed is not None:
             torch.manual_seed(seed)
         return NetModule(net)
+
+
+def net_to_example(net: Net, batch: int, seed: int) -> Tensor:
+    """Return a random batch of inputs; see :meth:`Net.example`."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, *net.input_shape)
+    if net.input_dtype == "int64":
+        return torch.randint(net.input_limit or 1, shape, generator=generator)
+    return torch.randn(shape, generator=generator)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tadnn.errors import RequestError, ShapeError, UnknownName
 from tadnn.files import stable_hash
 from tadnn.kernels import DTYPE_BYTES
-from tadnn.nets.blocks import Block, BlockFacts, block_facts, check_name
+from tadnn.nets.blocks import INPUT, Block, BlockFacts, block_facts, check_name
 from tadnn.nets.layers import Layer, Shape
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,12 @@ class Net:
         net = cls(input_shape, blocks)
         _check_names(tuple(name for name, _ in blocks))
         net.chain(1)
+        for name, block in blocks[1:]:
+            if block.takes != "float":
+                raise ShapeError(
+                    f"block {name}: takes {block.takes} values, "
+                    f"which only the network's input holds"
+                )
         return net
 
     def __eq__(self, other: object) -> bool:
@@ -108,6 +114,24 @@ class Net:
     def output_shape(self, batch: int = 1) -> Shape:
         """Return the output's shape, batch included."""
         return self.chain(batch)[-1][3].output
+
+    @property
+    def input_dtype(self) -> str:
+        """What an input holds: ``float``, or ``int64`` where the first layer looks it up."""
+        return self.blocks[0][1].takes
+
+    @property
+    def input_limit(self) -> int | None:
+        """What whole-number inputs are less than: the vocabulary; None for floats."""
+        nodes = (node for node in self.blocks[0][1].nodes if INPUT in node.inputs)
+        limits = [limit for node in nodes if (limit := node.layer.input_limit) is not None]
+        return min(limits, default=None)
+
+    def example(self, batch: int = 1, seed: int = 0) -> Tensor:
+        """Return a random batch of inputs: standard normal, or whole numbers below the limit."""
+        from tadnn.nets.module import net_to_example
+
+        return net_to_example(self, batch, seed)
 
     @cached_property
     def parameters(self) -> int:

@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 OPSET = 18
 
 
-def to_onnx(module: nn.Module, input_shape: Shape, path: Path) -> None:
+def to_onnx(
+    module: nn.Module, input_shape: Shape, path: Path, *, input_dtype: str = "float"
+) -> None:
     """Write a module in evaluation mode as ONNX with a dynamic batch, atomically.
 
     Args:
         module: left as it was, mode included.
         input_shape: one input without the batch dimension.
         path: where to; weights are inside the file.
+        input_dtype: ``float`` or ``int64``; see :attr:`Net.input_dtype`.
 
     Raises:
         Unwritable: the folder cannot be written or the disk is full.
@@ -33,7 +36,8 @@ def to_onnx(module: nn.Module, input_shape: Shape, path: Path) -> None:
     module.eval()
     try:
         # A batch of 1 would be specialised away by torch.export.
-        example = torch.zeros((2, *input_shape))
+        dtype = torch.int64 if input_dtype == "int64" else torch.float32
+        example = torch.zeros((2, *input_shape), dtype=dtype)
         with quiet_export(), atomic_path(path) as temporary:
             program = torch.onnx.export(
                 module,

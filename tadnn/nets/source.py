@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 
 from tadnn.nets.blocks import INPUT, Block, BlockFacts
-from tadnn.nets.layers import Shape, TorchFunction, TorchModule
+from tadnn.nets.layers import Shape, TorchComposite, TorchFunction, TorchModule
 from tadnn.nets.net import Net
 
 _HEADER = '''\
 """A network written by tadnn. Needs torch only.
 
-Takes a float tensor of shape [batch, {shape}] and gives [batch, {output}].
+Takes {kind} of shape [batch, {shape}] and gives [batch, {output}].
 
     model = Model()
     model.load_state_dict(safetensors.torch.load_file("weights.safetensors"))
@@ -40,10 +41,23 @@ def net_to_source(net: Net) -> str:
     lines += [f"        x = self.{name}(x)" for name, *_ in chain]
     lines.append("        return x")
     header = _HEADER.format(
+        kind="a float tensor" if net.input_dtype == "float" else "an int64 tensor",
         shape=", ".join(map(str, net.input_shape)),
         output=", ".join(map(str, net.output_shape()[1:])),
     )
-    return "\n\n\n".join([header.rstrip(), *parts, "\n".join(lines)]) + "\n"
+    return "\n\n\n".join([header.rstrip(), *_composites(net), *parts, "\n".join(lines)]) + "\n"
+
+
+def _composites(net: Net) -> list[str]:
+    """Return the texts of the classes that the layers need beyond torch's, by name."""
+    recipes = [layer.layer.torch(*layer.inputs) for layer in net.layers()]
+    names = {recipe.name for recipe in recipes if isinstance(recipe, TorchComposite)}
+    if not names:
+        return []
+    from tadnn.nets import composites  # which imports torch
+
+    texts = (inspect.getsource(getattr(composites, name)) for name in sorted(names))
+    return [text.replace("  # type: ignore[no-any-return]", "").rstrip() for text in texts]
 
 
 def _free_name(label: str, taken: set[str]) -> str:
@@ -59,9 +73,10 @@ def _block_class(name: str, block: Block, facts: BlockFacts) -> str:
         names[index] = node.name
         tensors = [names[i] for i in node.inputs]
         match node.layer.torch(*shapes):
-            case TorchModule(kind, args, kwargs):
+            case (TorchModule(kind, args, kwargs) | TorchComposite(kind, args, kwargs)) as recipe:
                 arguments = [repr(a) for a in args] + [f"{k}={v!r}" for k, v in kwargs.items()]
-                init.append(f"        self.{node.name} = nn.{kind}({', '.join(arguments)})")
+                made = f"nn.{kind}" if isinstance(recipe, TorchModule) else kind
+                init.append(f"        self.{node.name} = {made}({', '.join(arguments)})")
                 call = f"self.{node.name}({', '.join(tensors)})"
             case TorchFunction(kind, kwargs):
                 arguments = tensors + [f"{k}={v!r}" for k, v in kwargs.items()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -137,9 +138,10 @@ class _Child:
             raise WorkFailed(_DIED) from None
 
     def __del__(self) -> None:
-        # The socket itself: closing the text layer would try to write what a dead process missed.
         self._socket.close()
-        self._lines.detach()
+        # What a dead process didn't take any more is of no use to anyone.
+        with contextlib.suppress(OSError):
+            self._lines.close()
 
 
 class _Remote:

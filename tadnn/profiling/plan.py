@@ -100,8 +100,8 @@ class _Chosen:
                 self.kernels[kernel] = None
 
 
-def _by_key(kernel: Kernel) -> tuple[str, tuple[str, ...], str, tuple[int, ...]]:
-    return kernel.op, kernel.epilogue, kernel.dtype, kernel.sizes
+def _by_key(kernel: Kernel) -> tuple[object, ...]:
+    return kernel.op, kernel.epilogue, kernel.dtype, kernel.sizes, kernel.extra
 
 
 def _family(kernel: Kernel) -> tuple[object, ...]:
@@ -109,7 +109,8 @@ def _family(kernel: Kernel) -> tuple[object, ...]:
     structure = [dims.get(name, 0) for name in _STRUCTURE]
     if dims.get("groups", 1) > 1:
         structure[-1] = -1 if dims["groups"] == dims["c"] else -2  # depthwise, grouped
-    return kernel.op, kernel.dtype, kernel.epilogue, *structure
+    # What an op has only sometimes (a window's other stride or padding) is structure too.
+    return kernel.op, kernel.dtype, kernel.epilogue, kernel.extra, *structure
 
 
 def _families(kernels: Iterable[Kernel]) -> dict[tuple[object, ...], list[Kernel]]:

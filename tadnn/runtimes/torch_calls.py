@@ -70,6 +70,11 @@ class _Operands:
             .view(shape)
         )
 
+    def indices(self, count: int, limit: int) -> Tensor:
+        """Return whole numbers below a limit, seeded."""
+        generator = torch.Generator().manual_seed(0)
+        return torch.randint(limit, (count,), generator=generator).to(self.device)
+
     def calls(
         self, call: Callable[..., Tensor], shapes: Sequence[tuple[int, ...]], *arguments: object
     ) -> Run:
@@ -111,8 +116,15 @@ def _conv2d(kernel: Kernel, operands: _Operands) -> Run:
     d = kernel.dims
     shapes = (d["n"], d["c"], d["h"], d["w"]), (d["k"], d["c"] // d["groups"], d["r"], d["s"])
     bias = operands.fixed(d["k"]) if operands.bias else None
-    arguments = (bias, d["stride"], d["pad"], d["dilation"], d["groups"])
-    return operands.calls(F.conv2d, shapes, *arguments)
+    steps = (_both(kernel, name) for name in ("stride", "pad", "dilation"))
+    return operands.calls(F.conv2d, shapes, bias, *steps, d["groups"])
+
+
+def _conv_transpose2d(kernel: Kernel, operands: _Operands) -> Run:
+    n, c, h, w, k, r, s, stride, pad, out_pad, groups = kernel.sizes
+    bias = operands.fixed(k) if operands.bias else None
+    shapes = (n, c, h, w), (c, k // groups, r, s)
+    return operands.calls(F.conv_transpose2d, shapes, bias, stride, pad, out_pad, groups)
 
 
 def _linear(kernel: Kernel, operands: _Operands) -> Run:
@@ -131,25 +143,79 @@ def _batch_norm(kernel: Kernel, operands: _Operands) -> Run:
     return operands.calls(F.batch_norm, [kernel.sizes], mean, variance, weight, bias)
 
 
+def _group_norm(kernel: Kernel, operands: _Operands) -> Run:
+    *shape, groups = kernel.sizes
+    weight, bias = (operands.fixed(kernel.dim("c")) for _ in range(2))
+    return operands.calls(F.group_norm, [tuple(shape)], groups, weight, bias)
+
+
 def _max_pool2d(kernel: Kernel, operands: _Operands) -> Run:
-    n, c, h, w, r, s, stride, pad = kernel.sizes
-    return operands.calls(F.max_pool2d, [(n, c, h, w)], (r, s), stride, pad)
+    stride, pad, ceil = _both(kernel, "stride"), _both(kernel, "pad"), bool(kernel.dim("ceil"))
+    call = functools.partial(F.max_pool2d, ceil_mode=ceil)
+    return operands.calls(call, [kernel.sizes[:4]], kernel.sizes[4:6], stride, pad)
+
+
+def _avg_pool2d(kernel: Kernel, operands: _Operands) -> Run:
+    stride, pad, ceil = _both(kernel, "stride"), _both(kernel, "pad"), bool(kernel.dim("ceil"))
+    return operands.calls(F.avg_pool2d, [kernel.sizes[:4]], kernel.sizes[4:6], stride, pad, ceil)
+
+
+def _both(kernel: Kernel, name: str) -> tuple[int, int]:
+    return kernel.dim(name), kernel.dim(f"{name}_w")
 
 
 def _global_avg_pool(kernel: Kernel, operands: _Operands) -> Run:
     return operands.calls(F.adaptive_avg_pool2d, [kernel.sizes], 1)
 
 
-def _relu(kernel: Kernel, operands: _Operands) -> Run:
-    return operands.calls(F.relu, [kernel.sizes])
+def _adaptive_avg_pool2d(kernel: Kernel, operands: _Operands) -> Run:
+    return operands.calls(F.adaptive_avg_pool2d, [kernel.sizes[:4]], kernel.sizes[4:])
 
 
-def _add(kernel: Kernel, operands: _Operands) -> Run:
-    return operands.calls(torch.add, [kernel.sizes, kernel.sizes])
+def _token_mean(kernel: Kernel, operands: _Operands) -> Run:
+    return operands.calls(torch.mean, [kernel.sizes], 1)
 
 
-def _softmax(kernel: Kernel, operands: _Operands) -> Run:
-    return operands.calls(functools.partial(torch.softmax, dim=-1), [kernel.sizes])
+def _upsample(kernel: Kernel, operands: _Operands) -> Run:
+    mode = kernel.op.removeprefix("upsample_")
+    *shape, scale = kernel.sizes
+    return operands.calls(F.interpolate, [tuple(shape)], None, float(scale), mode)
+
+
+def _elementwise(call: Callable[[Tensor], Tensor], kernel: Kernel, operands: _Operands) -> Run:
+    return operands.calls(call, [kernel.sizes])
+
+
+def _binary(call: Callable[..., Tensor], kernel: Kernel, operands: _Operands) -> Run:
+    return operands.calls(call, [kernel.sizes, kernel.sizes])
+
+
+def _add_cols(kernel: Kernel, operands: _Operands) -> Run:
+    return operands.calls(torch.add, [kernel.sizes, (1, kernel.dim("cols"))])
+
+
+def _mul_rows(kernel: Kernel, operands: _Operands) -> Run:
+    return operands.calls(torch.mul, [kernel.sizes, (kernel.dim("rows"), 1)])
+
+
+def _concat(kernel: Kernel, operands: _Operands) -> Run:
+    rows, cols = kernel.sizes
+    halves = [(rows, part) for part in (cols - cols // 2, cols // 2) if part]
+    return operands.calls(lambda *parts: torch.cat(parts, dim=1), halves)
+
+
+def _permute(kernel: Kernel, operands: _Operands) -> Run:
+    # Handed out flat: four sizes would be taken for an image.
+    def call(x: Tensor) -> Tensor:
+        return x.view(kernel.sizes).transpose(1, 2).contiguous()
+
+    return operands.calls(call, [(math.prod(kernel.sizes),)])
+
+
+def _embedding(kernel: Kernel, operands: _Operands) -> Run:
+    rows, cols, count = kernel.sizes
+    indices = operands.indices(rows, count)
+    return operands.calls(lambda table: F.embedding(indices, table), [(count, cols)])
 
 
 def _layer_norm(kernel: Kernel, operands: _Operands) -> Run:
@@ -158,15 +224,47 @@ def _layer_norm(kernel: Kernel, operands: _Operands) -> Run:
     return operands.calls(F.layer_norm, [kernel.sizes], (columns,), weight, bias)
 
 
+def _rms_norm(kernel: Kernel, operands: _Operands) -> Run:
+    columns = kernel.dim("cols")
+    return operands.calls(F.rms_norm, [kernel.sizes], (columns,), operands.fixed(columns))
+
+
+_ELEMENTWISE: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+    "hard_sigmoid": F.hardsigmoid,
+    "hard_swish": F.hardswish,
+    "leaky_relu": F.leaky_relu,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "softmax": functools.partial(torch.softmax, dim=-1),
+    "tanh": torch.tanh,
+}
+
 _CALLS: Final[dict[str, Callable[[Kernel, _Operands], Run]]] = {
-    "add": _add,
+    "adaptive_avg_pool2d": _adaptive_avg_pool2d,
+    "add": functools.partial(_binary, torch.add),
+    "add_cols": _add_cols,
+    "avg_pool2d": _avg_pool2d,
     "batch_norm": _batch_norm,
     "bmm": _bmm,
+    "concat": _concat,
     "conv2d": _conv2d,
+    "conv_transpose2d": _conv_transpose2d,
+    "embedding": _embedding,
     "global_avg_pool": _global_avg_pool,
+    "group_norm": _group_norm,
     "layer_norm": _layer_norm,
     "linear": _linear,
     "max_pool2d": _max_pool2d,
-    "relu": _relu,
-    "softmax": _softmax,
+    "mul": functools.partial(_binary, torch.mul),
+    "mul_rows": _mul_rows,
+    "permute": _permute,
+    "rms_norm": _rms_norm,
+    "token_mean": _token_mean,
+    "upsample_bilinear": _upsample,
+    "upsample_nearest": _upsample,
+    **{op: functools.partial(_elementwise, call) for op, call in _ELEMENTWISE.items()},
 }

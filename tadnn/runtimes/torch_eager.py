@@ -49,8 +49,9 @@ class TorchEager(Runtime):
         module = net.to_module(seed=0).eval().requires_grad_(False)
         _keep_activations_normal(module)
         module.to(device, dtype)
-        x = torch.randn((batch, *net.input_shape), generator=torch.Generator().manual_seed(0))
-        x = x.to(device, dtype)
+        x = net.example(batch).to(device)
+        if x.is_floating_point():
+            x = x.to(dtype)
         if x.dim() == 4:
             module.to(memory_format=layout)  # type: ignore[call-overload]
             x = x.contiguous(memory_format=layout)

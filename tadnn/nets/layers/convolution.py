@@ -1,24 +1,145 @@
-"""Convolutions."""
+"""Convolutions.
+
+Where a window, stride, padding or dilation may be a pair, it is (vertical, horizontal).
+"""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tadnn.errors import ShapeError
-from tadnn.kernels import Kernel, conv_out
-from tadnn.nets.layers.base import Layer, Shape, TorchModule, need_rank
+from tadnn.kernels import Kernel, conv_out, transposed_out
+from tadnn.nets.layers.base import Layer, Shape, TorchModule, need_rank, pair, single
+
+_DEFAULTS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
 
 
 @dataclass(frozen=True)
 class Conv2d(Layer):
-    """2-D convolution with a square window.
+    """2-D convolution.
 
     Args:
         out: output channels.
-        kernel: window edge.
+        kernel: window.
         stride: step.
         padding: zeros on every side; None keeps the size at stride 1 (odd kernels).
+        dilation: distance between the window's taps.
+        groups: channel groups.
+        bias: whether a bias is added.
+    """
+
+    out: int
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int] = 1
+    padding: int | tuple[int, int] | None = None
+    dilation: int | tuple[int, int] = 1
+    groups: int = 1
+    bias: bool = False
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"padding"})
+
+    @property
+    def pad(self) -> tuple[int, int]:
+        """The zeros above and below, left and right."""
+        return self._window[2]
+
+    @property
+    def _window(self) -> tuple[tuple[int, int], ...]:
+        return _window(self.kernel, self.stride, self.padding, self.dilation)
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return (n, out, p, q)."""
+        (shape,) = shapes
+        need_rank(shape, 4)
+        n, c, h, w = shape
+        _check_groups(c, self.out, self.groups)
+        (r, s), (down, right), (above, left), (tall, wide) = self._window
+        p, q = conv_out(h, r, down, above, tall), conv_out(w, s, right, left, wide)
+        if p < 1 or q < 1:
+            raise ShapeError(
+                f"the window ({self.kernel}, dilation {self.dilation}) must fit the image "
+                f"padded by {single(self.pad)}; got {h}x{w}"
+            )
+        return n, self.out, p, q
+
+    def torch(self, *shapes: Shape) -> TorchModule:
+        """Return ``nn.Conv2d``."""
+        ((_, c, _, _),) = shapes
+        steps = {"stride": self.stride, "padding": single(self.pad), "dilation": self.dilation}
+        kwargs = _shown(self.bias, **steps, groups=self.groups)
+        return TorchModule("Conv2d", (c, self.out, self.kernel), kwargs)
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one conv2d."""
+        ((n, c, h, w),) = shapes
+        epilogue = ("bias",) if self.bias else ()
+        (r, s), (down, right), (above, left), (tall, wide) = self._window
+        sizes = (n, c, h, w, self.out, r, s, down, above, tall, self.groups)
+        if down == right and above == left and tall == wide:
+            return (Kernel("conv2d", sizes, dtype, epilogue),)
+        extra = (("stride_w", right), ("pad_w", left), ("dilation_w", wide))
+        return (Kernel("conv2d", sizes, dtype, epilogue, extra),)
+
+    def parameters(self, *shapes: Shape) -> int:
+        """Return weights and biases."""
+        ((_, c, _, _),) = shapes
+        r, s = pair(self.kernel)
+        return self.out * (c // self.groups * r * s + self.bias)
+
+
+@dataclass(frozen=True)
+class DepthwiseConv2d(Layer):
+    """2-D convolution of every channel by itself: as many groups as the input has channels.
+
+    Args:
+        kernel: window.
+        stride: step.
+        padding: zeros on every side; None keeps the size at stride 1 (odd kernels).
+        dilation: distance between the window's taps.
+        bias: whether a bias is added.
+    """
+
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int] = 1
+    padding: int | tuple[int, int] | None = None
+    dilation: int | tuple[int, int] = 1
+    bias: bool = False
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"padding"})
+
+    def _conv(self, shape: Shape) -> Conv2d:
+        need_rank(shape, 4)
+        c = shape[1]
+        return Conv2d(c, self.kernel, self.stride, self.padding, self.dilation, c, self.bias)
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return (n, c, p, q)."""
+        return self._conv(shapes[0]).infer(*shapes)
+
+    def torch(self, *shapes: Shape) -> TorchModule:
+        """Return ``nn.Conv2d``."""
+        return self._conv(shapes[0]).torch(*shapes)
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one conv2d with groups = channels."""
+        return self._conv(shapes[0]).kernels(dtype, *shapes)
+
+    def parameters(self, *shapes: Shape) -> int:
+        """Return weights and biases."""
+        return self._conv(shapes[0]).parameters(*shapes)
+
+
+@dataclass(frozen=True)
+class Conv1d(Layer):
+    """1-D convolution of (n, c, length).
+
+    Args:
+        out: output channels.
+        kernel: window.
+        stride: step.
+        padding: zeros on both sides; None keeps the length at stride 1 (odd kernels).
         dilation: distance between the window's taps.
         groups: channel groups.
         bias: whether a bias is added.
@@ -36,45 +157,125 @@ class Conv2d(Layer):
 
     @property
     def pad(self) -> int:
-        """The zeros on every side."""
+        """The zeros on both sides."""
         return self.dilation * (self.kernel - 1) // 2 if self.padding is None else self.padding
 
     def infer(self, *shapes: Shape) -> Shape:
-        """Return (n, out, p, q)."""
+        """Return (n, out, q)."""
         (shape,) = shapes
-        need_rank(shape, 4)
-        n, c, h, w = shape
-        if c % self.groups or self.out % self.groups:
+        need_rank(shape, 3)
+        n, c, length = shape
+        _check_groups(c, self.out, self.groups)
+        q = conv_out(length, self.kernel, self.stride, self.pad, self.dilation)
+        if q < 1:
             raise ShapeError(
-                f"groups divide input and output channels; "
-                f"got {c} -> {self.out} channels in {self.groups} groups"
+                f"the window ({self.kernel}, dilation {self.dilation}) must fit the sequence "
+                f"padded by {self.pad}; got {length}"
             )
-        p = conv_out(h, self.kernel, self.stride, self.pad, self.dilation)
-        q = conv_out(w, self.kernel, self.stride, self.pad, self.dilation)
-        if p < 1 or q < 1:
-            raise ShapeError(
-                f"the window ({self.kernel}, dilation {self.dilation}) must fit the image "
-                f"padded by {self.pad}; got {h}x{w}"
-            )
-        return n, self.out, p, q
+        return n, self.out, q
 
     def torch(self, *shapes: Shape) -> TorchModule:
-        """Return ``nn.Conv2d``."""
-        ((_, c, _, _),) = shapes
-        kwargs = {"stride": self.stride, "padding": self.pad, "dilation": self.dilation}
-        kwargs |= {"groups": self.groups, "bias": self.bias}
-        defaults = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": True}
-        shown = {name: value for name, value in kwargs.items() if value != defaults[name]}
-        return TorchModule("Conv2d", (c, self.out, self.kernel), shown)
+        """Return ``nn.Conv1d``."""
+        ((_, c, _),) = shapes
+        steps = {"stride": self.stride, "padding": self.pad, "dilation": self.dilation}
+        kwargs = _shown(self.bias, **steps, groups=self.groups)
+        return TorchModule("Conv1d", (c, self.out, self.kernel), kwargs)
 
     def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
-        """Return one conv2d."""
-        ((n, c, h, w),) = shapes
-        window = (self.kernel, self.kernel, self.stride, self.pad, self.dilation)
-        sizes = (n, c, h, w, self.out, *window, self.groups)
-        return (Kernel("conv2d", sizes, dtype, ("bias",) if self.bias else ()),)
+        """Return one conv2d of an image one pixel high, which is how torch runs it."""
+        ((n, c, length),) = shapes
+        window = (1, self.kernel, self.stride, 0, self.dilation, self.groups)
+        epilogue = ("bias",) if self.bias else ()
+        sizes = (n, c, 1, length, self.out, *window)
+        return (Kernel("conv2d", sizes, dtype, epilogue, (("pad_w", self.pad),)),)
 
     def parameters(self, *shapes: Shape) -> int:
         """Return weights and biases."""
-        ((_, c, _, _),) = shapes
-        return self.out * (c // self.groups * self.kernel**2 + self.bias)
+        return self.out * (shapes[0][1] // self.groups * self.kernel + self.bias)
+
+
+@dataclass(frozen=True)
+class ConvTranspose2d(Layer):
+    """2-D transposed convolution with a square window: it enlarges by its stride.
+
+    Args:
+        out: output channels.
+        kernel: window edge.
+        stride: enlargement.
+        padding: rows and columns cut from every side of the output.
+        output_padding: rows and columns added below and on the right; less than the stride.
+        groups: channel groups.
+        bias: whether a bias is added.
+    """
+
+    out: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    output_padding: int = 0
+    groups: int = 1
+    bias: bool = False
+
+    may_be_zero: ClassVar[frozenset[str]] = frozenset({"padding", "output_padding"})
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return (n, out, p, q): (h - 1) stride - 2 padding + kernel + output_padding rows."""
+        (shape,) = shapes
+        need_rank(shape, 4)
+        n, c, h, w = shape
+        _check_groups(c, self.out, self.groups)
+        if self.output_padding >= self.stride:
+            raise ShapeError(
+                f"output_padding is less than the stride; got {self.output_padding} "
+                f"for {self.stride}"
+            )
+        p, q = (
+            transposed_out(size, self.kernel, self.stride, self.padding, self.output_padding)
+            for size in (h, w)
+        )
+        if p < 1 or q < 1:
+            raise ShapeError(f"padding ({self.padding}) must leave some output; got {h}x{w}")
+        return n, self.out, p, q
+
+    def torch(self, *shapes: Shape) -> TorchModule:
+        """Return ``nn.ConvTranspose2d``."""
+        steps = {"stride": self.stride, "padding": self.padding}
+        kwargs = _shown(self.bias, **steps, output_padding=self.output_padding, groups=self.groups)
+        return TorchModule("ConvTranspose2d", (shapes[0][1], self.out, self.kernel), kwargs)
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one conv_transpose2d."""
+        window = (self.kernel, self.kernel, self.stride, self.padding, self.output_padding)
+        sizes = (*shapes[0], self.out, *window, self.groups)
+        return (Kernel("conv_transpose2d", sizes, dtype, ("bias",) if self.bias else ()),)
+
+    def parameters(self, *shapes: Shape) -> int:
+        """Return weights and biases."""
+        weights = shapes[0][1] * (self.out // self.groups) * self.kernel**2
+        return weights + self.out * self.bias
+
+
+@functools.lru_cache(maxsize=4096)
+def _window(
+    kernel: int | tuple[int, int],
+    stride: int | tuple[int, int],
+    padding: int | tuple[int, int] | None,
+    dilation: int | tuple[int, int],
+) -> tuple[tuple[int, int], ...]:
+    """Return kernel, stride, padding and dilation as pairs."""
+    (r, s), (tall, wide) = pair(kernel), pair(dilation)
+    same = (tall * (r - 1) // 2, wide * (s - 1) // 2)
+    return (r, s), pair(stride), same if padding is None else pair(padding), (tall, wide)
+
+
+def _check_groups(c: int, out: int, groups: int) -> None:
+    if c % groups or out % groups:
+        raise ShapeError(
+            f"groups divide input and output channels; got {c} -> {out} channels in {groups} groups"
+        )
+
+
+def _shown(bias: bool, **kwargs: Any) -> dict[str, Any]:
+    """Return torch's arguments without those that are its defaults."""
+    shown = {name: value for name, value in kwargs.items() if value != _DEFAULTS[name]}
+    return shown if bias else {**shown, "bias": False}

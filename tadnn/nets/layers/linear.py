@@ -1,14 +1,13 @@
-"""Matrix products with weights, and what leads up to them."""
+"""Matrix products with weights."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tadnn.errors import ShapeError
 from tadnn.kernels import Kernel
-from tadnn.nets.layers.base import Layer, Shape, TorchFunction, TorchModule
+from tadnn.nets.layers.base import Layer, Shape, TorchModule
 
 
 @dataclass(frozen=True)
@@ -44,21 +43,3 @@ class Linear(Layer):
     def parameters(self, *shapes: Shape) -> int:
         """Return weights and biases."""
         return self.out * (shapes[0][-1] + self.bias)
-
-
-@dataclass(frozen=True)
-class Flatten(Layer):
-    """(n, ...) -> (n, everything else); a view."""
-
-    is_view: ClassVar[bool] = True
-
-    def infer(self, *shapes: Shape) -> Shape:
-        """Return (n, product of the rest)."""
-        (shape,) = shapes
-        if len(shape) < 2:
-            raise ShapeError(f"takes an input of at least 2 dimensions; got {list(shape)}")
-        return shape[0], math.prod(shape[1:])
-
-    def torch(self, *shapes: Shape) -> TorchFunction:
-        """Return ``torch.flatten`` from dimension 1 on."""
-        return TorchFunction("flatten", {"start_dim": 1})

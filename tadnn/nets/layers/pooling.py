@@ -1,50 +1,113 @@
-"""Pooling."""
+"""Pooling and its opposite.
+
+Where a window, stride or padding may be a pair, it is (vertical, horizontal).
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tadnn.errors import ShapeError
-from tadnn.kernels import Kernel, conv_out
-from tadnn.nets.layers.base import Layer, Shape, TorchModule, need_rank
+from tadnn.kernels import Kernel, pool_out
+from tadnn.nets.layers.base import (
+    Layer,
+    Shape,
+    TorchFunction,
+    TorchModule,
+    need_rank,
+    pair,
+)
 
 
-@dataclass(frozen=True)
-class MaxPool2d(Layer):
-    """The maximum of every square window."""
-
-    kernel: int
-    stride: int
-    padding: int = 0
+class _Pool2d(Layer):
+    """One value of every window; the fields are those of a pool."""
 
     may_be_zero: ClassVar[frozenset[str]] = frozenset({"padding"})
+    op: ClassVar[str]
+    """The kernel op."""
+
+    @abstractmethod
+    def _window(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
+        """Return kernel, stride and padding, and whether sizes are rounded up."""
 
     def infer(self, *shapes: Shape) -> Shape:
         """Return (n, c, p, q)."""
         (shape,) = shapes
         need_rank(shape, 4)
-        n, c, h, w = shape
-        if 2 * self.padding > self.kernel:
-            raise ShapeError(
-                f"padding is at most half the window; got {self.padding} for {self.kernel}"
-            )
-        p = conv_out(h, self.kernel, self.stride, self.padding)
-        q = conv_out(w, self.kernel, self.stride, self.padding)
-        if p < 1 or q < 1:
-            raise ShapeError(f"the window ({self.kernel}) must fit the image; got {h}x{w}")
-        return n, c, p, q
+        kernel, stride, padding, ceil = self._window()
+        for pad, window in zip(padding, kernel, strict=True):
+            if 2 * pad > window:
+                raise ShapeError(f"padding is at most half the window; got {pad} for {window}")
+        # Rounding up never makes a window fit that doesn't.
+        fits = all(
+            size + 2 * pad >= window
+            for size, pad, window in zip(shape[2:], padding, kernel, strict=True)
+        )
+        if not fits:
+            edge = kernel[0] if kernel[0] == kernel[1] else kernel
+            raise ShapeError(f"the window ({edge}) must fit the image; got {shape[2]}x{shape[3]}")
+        p, q = (
+            pool_out(*sizes, int(ceil))
+            for sizes in zip(shape[2:], kernel, stride, padding, strict=True)
+        )
+        return *shape[:2], p, q
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one launch."""
+        kernel, stride, padding, ceil = self._window()
+        sizes = (*shapes[0], *kernel, stride[0], padding[0])
+        extra = (("stride_w", stride[1]), ("pad_w", padding[1]), ("ceil", int(ceil)))
+        return (Kernel(self.op, sizes, dtype, (), extra),)
+
+
+@dataclass(frozen=True)
+class MaxPool2d(_Pool2d):
+    """The maximum of every window; ``ceil_mode`` rounds the output's size up."""
+
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int]
+    padding: int | tuple[int, int] = 0
+    ceil_mode: bool = False
+
+    op: ClassVar[str] = "max_pool2d"
+
+    def _window(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
+        return pair(self.kernel), pair(self.stride), pair(self.padding), self.ceil_mode
 
     def torch(self, *shapes: Shape) -> TorchModule:
         """Return ``nn.MaxPool2d``."""
-        return TorchModule(
-            "MaxPool2d", (self.kernel,), {"stride": self.stride, "padding": self.padding}
-        )
+        kwargs: dict[str, Any] = {"stride": self.stride, "padding": self.padding}
+        if self.ceil_mode:
+            kwargs["ceil_mode"] = True
+        return TorchModule("MaxPool2d", (self.kernel,), kwargs)
 
-    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
-        """Return one max_pool2d."""
-        sizes = (*shapes[0], self.kernel, self.kernel, self.stride, self.padding)
-        return (Kernel("max_pool2d", sizes, dtype),)
+
+@dataclass(frozen=True)
+class AvgPool2d(_Pool2d):
+    """The mean of every window; ``count_include_pad`` lets the padding's zeros count."""
+
+    kernel: int | tuple[int, int]
+    stride: int | tuple[int, int]
+    padding: int | tuple[int, int] = 0
+    count_include_pad: bool = True
+    ceil_mode: bool = False
+
+    op: ClassVar[str] = "avg_pool2d"
+
+    def _window(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
+        return pair(self.kernel), pair(self.stride), pair(self.padding), self.ceil_mode
+
+    def torch(self, *shapes: Shape) -> TorchModule:
+        """Return ``nn.AvgPool2d``."""
+        kwargs: dict[str, Any] = {"stride": self.stride, "padding": self.padding}
+        if not self.count_include_pad:
+            kwargs["count_include_pad"] = False
+        if self.ceil_mode:
+            kwargs["ceil_mode"] = True
+        return TorchModule("AvgPool2d", (self.kernel,), kwargs)
 
 
 @dataclass(frozen=True)
@@ -64,3 +127,75 @@ class GlobalAvgPool(Layer):
     def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
         """Return one global_avg_pool."""
         return (Kernel("global_avg_pool", shapes[0], dtype),)
+
+
+@dataclass(frozen=True)
+class AdaptiveAvgPool2d(Layer):
+    """The means of ``out`` x ``out`` windows that cover the image evenly."""
+
+    out: int | tuple[int, int]
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return (n, c, *out)."""
+        (shape,) = shapes
+        need_rank(shape, 4)
+        return (*shape[:2], *pair(self.out))
+
+    def torch(self, *shapes: Shape) -> TorchModule:
+        """Return ``nn.AdaptiveAvgPool2d``."""
+        return TorchModule("AdaptiveAvgPool2d", (self.out,))
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one adaptive_avg_pool2d, or one global_avg_pool for a single window."""
+        if self.out == 1:
+            return (Kernel("global_avg_pool", shapes[0], dtype),)
+        return (Kernel("adaptive_avg_pool2d", (*shapes[0], *pair(self.out)), dtype),)
+
+
+@dataclass(frozen=True)
+class TokenMean(Layer):
+    """The mean over the tokens: (n, t, d) -> (n, d)."""
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return (n, d)."""
+        (shape,) = shapes
+        need_rank(shape, 3)
+        return shape[0], shape[2]
+
+    def torch(self, *shapes: Shape) -> TorchFunction:
+        """Return ``torch.mean``."""
+        return TorchFunction("mean", {"dim": 1})
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one token_mean."""
+        return (Kernel("token_mean", shapes[0], dtype),)
+
+
+@dataclass(frozen=True)
+class Upsample(Layer):
+    """Images enlarged ``scale`` times in both directions.
+
+    Args:
+        scale: how many times.
+        mode: ``nearest`` repeats pixels, ``bilinear`` blends them (corners not aligned).
+    """
+
+    scale: int
+    mode: str = "nearest"
+
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"mode": ("nearest", "bilinear")}
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return (n, c, scale h, scale w)."""
+        (shape,) = shapes
+        need_rank(shape, 4)
+        n, c, h, w = shape
+        return n, c, h * self.scale, w * self.scale
+
+    def torch(self, *shapes: Shape) -> TorchModule:
+        """Return ``nn.Upsample``."""
+        return TorchModule("Upsample", (), {"scale_factor": self.scale, "mode": self.mode})
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one upsample_nearest or upsample_bilinear."""
+        return (Kernel(f"upsample_{self.mode}", (*shapes[0], self.scale), dtype),)

@@ -1,0 +1,80 @@
+"""Modules for layers that torch has no one class or function for.
+
+Written source carries the text of these classes, so each needs torch alone, and nothing
+else of this file.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention of (n, t, width)."""
+
+    def __init__(
+        self, width: int, heads: int, head: int, kv_heads: int, causal: bool, qkv_bias: bool
+    ) -> None:
+        super().__init__()
+        self.split, self.head, self.causal = (heads, kv_heads, kv_heads), head, causal
+        self.shared = heads // kv_heads
+        self.qkv = nn.Linear(width, sum(self.split) * head, bias=qkv_bias)
+        self.out = nn.Linear(heads * head, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend."""
+        heads = self.qkv(x).unflatten(-1, (sum(self.split), self.head)).transpose(1, 2)
+        query, key, value = heads.split(self.split, dim=1)
+        if self.shared > 1:
+            key, value = (part.repeat_interleave(self.shared, dim=1) for part in (key, value))
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class ClassToken(nn.Module):
+    """A learned token before the others of (n, t, width)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.02 * torch.randn(1, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Prepend the token."""
+        return torch.cat((self.weight.expand(x.shape[0], -1, -1), x), dim=1)
+
+
+class Concat(nn.Module):
+    """``torch.cat`` along one dimension."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, *parts: Tensor) -> Tensor:
+        """Concatenate."""
+        return torch.cat(parts, dim=self.dim)
+
+
+class Permute(nn.Module):
+    """The dimensions in another order, memory too."""
+
+    def __init__(self, dims: tuple[int, ...]) -> None:
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Permute."""
+        return x.permute(self.dims).contiguous()
+
+
+class PositionEmbedding(nn.Module):
+    """A learned vector added at every position of (n, tokens, width)."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.02 * torch.randn(1, tokens, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the vectors."""
+        return x + self.weight
