@@ -52,7 +52,7 @@ def head(b: BlockBuilder, classes: int) -> None:
 
 
 def small_net(width: int = 4) -> Net:
-    """A network that holds every layer of the vocabulary."""
+    """A residual network."""
     net = NetBuilder((3, 16, 16))
     net.add("stem", stem(width))
     net.add("stage1_1", residual(width, False))

@@ -103,7 +103,11 @@ def test_a_trial_of_a_study(here):
         ({"space": "mini", "layers": 2}, ArchitectureError, "channels"),
         ({"space": "mini", **ARCH, "widht": 8}, ArchitectureError, "widht"),
         ({"space": "mini", **ARCH, "channels": 9}, ArchitectureError, "channels.*9"),
-        ({"nothing": "known"}, TargetError, 'no known space; add "space": one of mini, resnet'),
+        (
+            {"nothing": "known"},
+            TargetError,
+            'no known space; add "space": one of mbconv, mini, nasb',
+        ),
         ({"arch": ARCH, "input_shape": [1, "a", 3]}, TargetError, "input_shape holds positive"),
         ({"arch": ARCH, "input_shape": 3}, TargetError, "input_shape holds positive.*got 3"),
         ({"arch": ARCH, "classes": "ten"}, TargetError, "classes holds positive.*ten"),

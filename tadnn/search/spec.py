@@ -93,7 +93,7 @@ class StudySpec(_Part):
     space: tuple[StrictStr, ...] = Field(min_length=1)
     overrides: Mapping[StrictStr, Any] = Field(default_factory=dict)
     dataset: StrictStr | None = None
-    input_shape: tuple[Count, Count, Count] | None = None
+    input_shape: tuple[Count, ...] | None = None
     latency_model: StrictStr | None = None
     runtime: StrictStr = "torch-eager"
     dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -118,9 +118,12 @@ class StudySpec(_Part):
 
     @field_validator("input_shape", mode="before")
     @classmethod
-    def _three_sizes(cls, value: object) -> object:
-        if not isinstance(value, list | tuple) or len(value) != 3:
-            raise ValueError("must list 3 sizes: channels, height, width")
+    def _sizes(cls, value: object) -> object:
+        if not isinstance(value, list | tuple) or len(value) not in (1, 2, 3):
+            raise ValueError(
+                "must list the sizes of one input: channels, height, width of images, or the "
+                "length of a sequence"
+            )
         return value
 
     @field_validator("name")
@@ -146,6 +149,12 @@ class StudySpec(_Part):
             for key in ("accuracy", "dataset"):
                 if getattr(self, key) is None:
                     raise ValueError(f"the objective accuracy needs the key {key!r}")
+        images = self.dataset is not None and self.input_shape is not None
+        if images and len(self.input_shape or ()) != 3:
+            raise ValueError(
+                "input_shape must list 3 sizes of images: channels, height, width; "
+                f"received {list(self.input_shape or ())}"
+            )
         trained = self.finalists is not None and self.finalists.epochs is not None
         if trained and self.dataset is None:
             raise ValueError("finalists that are trained (epochs) need the key 'dataset'")
