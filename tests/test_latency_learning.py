@@ -127,6 +127,38 @@ def test_learning_again_measures_nothing(
     assert (again.kernels, again.nets) == ([], [])
 
 
+class Busy(Recorded):
+    """A machine with a neighbour: networks take up to three times as long, at random."""
+
+    def true_us(self, subject: Subject) -> float:
+        exact = super().true_us(subject)
+        if isinstance(subject, Kernel):
+            return exact
+        return exact * (1 + int(subject.net.key, 16) % 3)
+
+
+class Notes(Progress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_busy_machine_is_suspected_and_measured_afresh(database: ProfileDatabase) -> None:
+    heard, quiet, again = Notes(), Notes(), Recorded()
+    busy = run(Busy(), database, progress=heard)
+    assert len(heard.notes) == 1
+    assert "busy while it was profiled? --fresh measures again" in heard.notes[0]
+    model = run(again, database, fresh=True, progress=quiet)
+    assert (len(again.kernels), len(again.nets)) == (60, 6)
+    assert quiet.notes == []
+    assert model.nets.sigma < 0.2 * busy.nets.sigma
+    kept = Recorded()
+    assert run(kept, database).hash == model.hash, "the latest measurements count"
+    assert (kept.kernels, kept.nets) == ([], [])
+
+
 def test_a_larger_budget_measures_only_what_is_missing(database: ProfileDatabase) -> None:
     first, more = Recorded(), Recorded()
     run(first, database, Budget(20, 4))

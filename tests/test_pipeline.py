@@ -22,7 +22,7 @@ from studies_examples import (
     write_study,
 )
 
-from tadnn.errors import SettingMismatch, StudyMismatch
+from tadnn.errors import RequestError, SettingMismatch, StudyMismatch
 from tadnn.files import LATENCY_MODELS, read_json
 from tadnn.latency import load_latency_model
 from tadnn.profiling import FAKE_DEVICE, FakeClock, NetRun
@@ -283,6 +283,13 @@ def test_networks_that_the_model_was_fitted_on_are_no_finalists(in_tmp_path):
     assert fitted & set(keys.values())
     assert measured == set(keys.values()) - fitted
     assert measured
+
+
+def test_a_study_that_has_begun_is_not_learned_afresh(again):
+    before = profiled(again)
+    with pytest.raises(RequestError, match=r"has begun on the latency model it has.*another name"):
+        run_search(load_spec("tiny"), device="fake", budget=BUDGET, fresh=True)
+    assert profiled(again) == before
 
 
 def test_a_model_of_another_setting_is_refused_with_those_that_would_do(again):

@@ -69,6 +69,16 @@ def test_median_and_spread_by_hand() -> None:
     assert Measurement.of([5.0]) == Measurement(5.0, 0.0, 1)
 
 
+def test_what_is_slow_is_measured_by_few_samples() -> None:
+    # 1.5 seconds a sample, and never twice the same.
+    clock = scripted(1.4e6, 1.5e6, 1.7e6, 1.3e6, 1.6e6, 1.5e6, 1.4e6, 1.7e6)
+    (found,) = measure(clock, [kernel(1)], longest_s=4.0)
+    assert found == Measurement.of([1.4e6, 1.5e6, 1.7e6])
+    clock = scripted(3e6, 4e6, 5e6, 6e6)
+    (found,) = measure(clock, [kernel(1)], longest_s=4.0)
+    assert found.repeats == 3, "never fewer than three"
+
+
 def test_error_of_the_median_agrees_with_normal_samples() -> None:
     import random
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tadnn.cli.app import app
-from tadnn.cli.options import Batch, Device, Input, On, input_shape, model_name
+from tadnn.cli.options import Batch, Device, Fresh, Input, On, input_shape, model_name
 from tadnn.cli.output import Bars, Json, path_text, print_json, print_table, say
 from tadnn.errors import RequestError
 
@@ -40,6 +40,7 @@ def profile(
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Time to measure for.")] = None,
     kernels: Annotated[int | None, typer.Option(min=10, help="Kernels to measure.")] = None,
     seed: Seed = 0,
+    fresh: Fresh = False,
     json: Json = False,
 ) -> None:
     """Measure this device's kernels and learn a latency model.
@@ -75,6 +76,7 @@ def profile(
         clock,
         budget=Budget(most, default.nets, minutes),
         seed=seed,
+        fresh=fresh,
         progress=Bars(),
     )
     _show_model(model, json)

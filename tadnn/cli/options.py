@@ -19,6 +19,9 @@ Device = Annotated[
     str,
     typer.Option(help="auto (first GPU, else CPU), cpu, cuda:N, or fake (no real device)."),
 ]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Measure again what was measured: the machine was busy.")
+]
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="A study's name or its YAML file.")]
 
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

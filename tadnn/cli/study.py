@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tadnn.cli.app import app
-from tadnn.cli.options import Device, Study
+from tadnn.cli.options import Device, Fresh, Study
 from tadnn.cli.output import Bars, Json, path_text, print_json, say
 from tadnn.errors import RequestError
 
@@ -20,7 +20,7 @@ _NO_TRIAL = -1
 
 
 @app.command()
-def search(study: Study, device: Device = "auto", json: Json = False) -> None:
+def search(study: Study, device: Device = "auto", fresh: Fresh = False, json: Json = False) -> None:
     """Run a study, or go on with it; write front, plots and knee.
 
     With ``latency_model: auto`` this machine is learned first. Finished work is kept when
@@ -39,7 +39,7 @@ def search(study: Study, device: Device = "auto", json: Json = False) -> None:
 
     spec = load_spec(study)
     progress = Bars()
-    result = run_search(spec, device=device, progress=progress)
+    result = run_search(spec, device=device, fresh=fresh, progress=progress)
     files = dict(result.files)
     files |= draw_study(spec, ("png", "svg"), progress)
     knee = knee_trial(result.record)

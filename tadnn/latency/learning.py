@@ -35,6 +35,7 @@ from tadnn.runtimes import find_runtime
 
 # Shares of the budget: what is spread over the pool first, and each refinement.
 _ROUNDS: Final = (0.4, 0.3, 0.3)
+_SUSPICIOUS: Final = 15.0  # percent; an undisturbed machine stays well below
 _AT_A_TIME: Final = 64
 # With a time limit, so many are measured between two looks at it, and kernels get this share.
 _AT_A_TIME_LIMITED: Final = 16
@@ -77,6 +78,7 @@ def learn(
     budget: Budget | None = None,
     seed: int = 0,
     purpose: str = "",
+    fresh: bool = False,
     progress: Progress = SILENT,
 ) -> LatencyModel:
     """Learn how long the kernels of some networks take on a clock's device.
@@ -94,7 +96,8 @@ def learn(
         budget: how much to measure.
         seed: of plans and fits.
         purpose: kept on the card, so that the caller recognises the model.
-        progress: told about measuring and fitting.
+        fresh: measure everything again, whatever is stored: the machine was busy then.
+        progress: told about measuring and fitting, and when the machine seems to be busy.
 
     Raises:
         Unwritable: model or database cannot be written.
@@ -105,9 +108,9 @@ def learn(
         raise RequestError("learning a device takes at least one network; got none")
     budget = budget or Budget()
     start = time.monotonic()
-    known = database.kernels(clock.device.slug, clock.setting)
+    known = {} if fresh else database.kernels(clock.device.slug, clock.setting)
     _measure_kernels(clock, database, nets, batch, known, budget, start, seed, progress)
-    timings = _measure_nets(clock, database, nets, batch, budget, start, progress)
+    timings = _measure_nets(clock, database, nets, batch, budget, start, progress, fresh=fresh)
     with progress.task("fitting the latency model", None):
         model = fit_kernels(
             name,
@@ -120,7 +123,14 @@ def learn(
         )
         if len(timings) >= FEWEST_NETS:
             model = calibrate_nets(model, timings)
-        return save_latency_model(model, folder, _rows(known))
+        model = save_latency_model(model, folder, _rows(known))
+    error = model.nets.held_out.get("mape", 0.0)
+    if error > _SUSPICIOUS:
+        progress.note(
+            f"networks left out of the fit are predicted with an error of {error:.0f} %; was the "
+            f"machine busy while it was profiled? --fresh measures again"
+        )
+    return model
 
 
 def _measure_kernels(
@@ -192,13 +202,15 @@ def _measure_nets(
     budget: Budget,
     start: float,
     progress: Progress,
+    *,
+    fresh: bool,
 ) -> list[NetTiming]:
     """Measure whole networks, from the smallest to the largest; known ones aren't repeated."""
     chosen = {net.key: net for net in _spread_by_work(nets, budget.nets)}
     stored = {
         key: measurement
         for key, at_batch, _, measurement in database.nets(clock.device.slug, clock.setting)
-        if at_batch == batch
+        if at_batch == batch and not fresh
     }
     missing = [NetRun(net, batch) for key, net in chosen.items() if key not in stored]
     environment = clock.environment()

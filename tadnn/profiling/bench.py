@@ -95,12 +95,9 @@ def _reply(clock: CpuClock, prepared: dict[int, Timed], request: Any) -> dict[st
         prepared.pop(number, None)
     try:
         if "inner" in request:
-            timed = prepared[request["id"]]
-            # While this process waited for the request its worker threads went to sleep.
-            timed(request["inner"])
-            return {"us": timed(request["inner"])}
+            return {"us": prepared[request["id"]](request["inner"])}
         if "kernel" in request:
-            timed = clock.prepare(Kernel.parse(request["kernel"]))
+            timed = _awake(clock.prepare(Kernel.parse(request["kernel"])))
         else:
             timed = clock.prepare(NetRun(Net.from_json(request["net"]), request["batch"]))
     except TadnnError as error:
@@ -110,6 +107,19 @@ def _reply(clock: CpuClock, prepared: dict[int, Timed], request: Any) -> dict[st
     number = request["as"]
     prepared[number] = timed
     return {"id": number}
+
+
+def _awake(timed: Timed) -> Timed:
+    """Run a kernel unmeasured first: while the process waited, its worker threads went to sleep.
+
+    The clock itself does as much for networks.
+    """
+
+    def after_itself(inner: int) -> float:
+        timed(inner)
+        return timed(inner)
+
+    return after_itself
 
 
 def keep_heap() -> bool:

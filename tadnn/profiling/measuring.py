@@ -15,6 +15,7 @@ from tadnn.progress import SILENT, Progress
 
 CHUNK: Final = 16
 _MOST_INNER: Final = 10_000
+_FEWEST_REPEATS: Final = 3
 
 # A normal sample's standard deviation is 1.4826 times its median absolute deviation, and its
 # median's standard error sqrt(pi/2) times its mean's. Rousseeuw & Croux, JASA 88 (1993), sec. 1.
@@ -50,6 +51,7 @@ def measure(
     precision: float = 0.01,
     min_repeats: int = 7,
     max_repeats: int = 60,
+    longest_s: float = 4.0,
     progress: Progress = SILENT,
     on_result: Callable[[Subject, Measurement], None] | None = None,
 ) -> list[Measurement]:
@@ -58,13 +60,15 @@ def measure(
     Sixteen candidates at a time take turns, one sample each, so that a machine
     that warms up or gets busy slows all of them alike. A candidate leaves when
     its median's standard error is within ``precision`` (relative), or after
-    ``max_repeats`` samples. As it leaves when it looks good, the error reached
-    is up to 1.5 times that (simulated, normal noise of 1 to 5 %). ``on_result``
+    ``max_repeats`` samples, or when at least three samples have taken ``longest_s``
+    seconds together: what is that slow is measured well by few. As it leaves when
+    it looks good, the error reached is up to 1.5 times the precision asked for
+    (simulated, normal noise of 1 to 5 %). ``on_result``
     hears of each one as it leaves: store it there, and an interruption costs at
     most the candidates still running.
 
     Raises:
-        RequestError: repeats or precision make no sense.
+        RequestError: repeats, precision or time make no sense.
         WorkFailed: the clock gave something that is no duration.
     """
     if not (1 <= min_repeats <= max_repeats and precision > 0):
@@ -82,11 +86,13 @@ def measure(
             while running:
                 for index, candidate in list(running.items()):
                     candidate.sample()
-                    if len(candidate.samples) < min_repeats:
+                    repeats = len(candidate.samples)
+                    long = candidate.measured_s >= longest_s and repeats >= _FEWEST_REPEATS
+                    if repeats < min_repeats and not long:
                         continue
                     measured = Measurement.of(candidate.samples)
                     precise = measured.error_us <= precision * measured.latency_us
-                    if precise or measured.repeats >= max_repeats:
+                    if precise or long or repeats >= max_repeats:
                         results[index] = measured
                         del running[index]
                         if on_result is not None:
@@ -112,6 +118,11 @@ class _Candidate:
             if enough <= self.inner:
                 break
             self.inner = enough
+
+    @property
+    def measured_s(self) -> float:
+        """How long the samples took together, in seconds."""
+        return sum(self.samples) * self.inner / 1e6
 
     def sample(self) -> None:
         self.samples.append(self._once())

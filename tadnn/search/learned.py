@@ -35,6 +35,7 @@ def study_latency_model(
     *,
     device: str = "auto",
     budget: Budget | None = None,
+    fresh: bool = False,
     progress: Progress = SILENT,
 ) -> LatencyModel | None:
     """Return the latency model that a study searches on; None where it needs none.
@@ -49,6 +50,7 @@ def study_latency_model(
         classes: outputs.
         device: the device to learn where the model is ``auto``; see ``open_clock``.
         budget: how much to measure.
+        fresh: whether ``auto`` measures again what is known already.
         progress: told about measuring and fitting.
 
     Raises:
@@ -64,7 +66,8 @@ def study_latency_model(
         return model
     purpose = stable_hash([space.hash, list(input_shape), classes, spec.batch])
     clock = open_clock(device, setting)
-    return _known(spec, clock, purpose) or learn_space(
+    known = None if fresh else _known(spec, clock, purpose)
+    return known or learn_space(
         auto_name(spec),
         [space.build(arch, input_shape, classes) for arch in space.sample(SAMPLED_NETS, spec.seed)],
         spec.batch,
@@ -72,6 +75,7 @@ def study_latency_model(
         budget=budget,
         seed=spec.seed,
         purpose=purpose,
+        fresh=fresh,
         progress=progress,
     )
 
@@ -85,6 +89,7 @@ def learn_space(
     budget: Budget | None = None,
     seed: int = 0,
     purpose: str = "",
+    fresh: bool = False,
     progress: Progress = SILENT,
 ) -> LatencyModel:
     """Learn the kernels of some networks and keep the model as ``latency_models/NAME``.
@@ -105,6 +110,7 @@ def learn_space(
         budget=budget,
         seed=seed,
         purpose=purpose,
+        fresh=fresh,
         progress=progress,
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from tadnn.errors import SpecError, UnknownName
+from tadnn.errors import RequestError, SpecError, UnknownName
 from tadnn.files import write_json, write_text
 from tadnn.profiling import open_clock
 from tadnn.progress import SILENT, Progress
@@ -160,6 +160,7 @@ def run_search(
     *,
     device: str = "auto",
     budget: Budget | None = None,
+    fresh: bool = False,
     progress: Progress = SILENT,
 ) -> SearchResult:
     """Run a whole study: learn the device, search, train and re-measure, write the front.
@@ -171,6 +172,8 @@ def run_search(
         device: where ``latency_model: auto`` learns and finalists are measured; see
             ``open_clock``.
         budget: how much to measure for ``latency_model: auto``.
+        fresh: measure again what is known already, for a study that hasn't begun: the machine
+            was busy when it was learned.
         progress: told of every stage.
 
     Raises:
@@ -181,10 +184,15 @@ def run_search(
     results_folder(spec)
     space, spaces = study_space(spec)
     if is_begun(spec):
+        if fresh:
+            raise RequestError(
+                f"the study {spec.name!r} has begun on the latency model it has; to learn the "
+                f"machine afresh, move {results_folder(spec)} away or give the study another name"
+            )
         _require_begun(spec, spaces, device)
     shape, classes = network_shape(spec, space)
     model = study_latency_model(
-        spec, space, shape, classes, device=device, budget=budget, progress=progress
+        spec, space, shape, classes, device=device, budget=budget, fresh=fresh, progress=progress
     )
     evaluator = build_evaluator(spec, space, model)
     study, ended = search(spec, evaluator, spaces, model_facts(model), progress)
