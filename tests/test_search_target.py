@@ -148,7 +148,7 @@ def test_shapes_that_do_not_fit_name_the_layer(here):
     [
         ("nothing", TargetError, r"^a TARGET is file\.py:callable.*; got 'nothing'"),
         ("missing.json", RequestError, r"no such file: missing\.json"),
-        ("missing.py:net", RequestError, r"no such file: missing\.py"),
+        ("missing.py:net", TargetError, r"no such file: missing\.py"),
         ("no.such.module:net", TargetError, r"cannot import no\.such\.module"),
         ("nets.py:ent", UnknownName, "callable of nets.py 'ent'; did you mean 'net'"),
         ("nets.py:raises", TargetError, r"nets\.py:raises\(\) raised KeyError: 'oh'"),

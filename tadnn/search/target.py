@@ -6,16 +6,12 @@ or ``STUDY#TRIAL``.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from tadnn.errors import RequestError, SpaceError, TadnnError, TargetError, UnknownName
+from tadnn.errors import SpaceError, TadnnError, TargetError, UnknownName
 from tadnn.files import SEARCH_SPACES, read_json
 from tadnn.nets import Net, Shape
 from tadnn.search.load import load_spec
@@ -24,6 +20,7 @@ from tadnn.search.spec import StudySpec
 from tadnn.search.storage import find_study
 from tadnn.search.trials import evaluated_trial
 from tadnn.spaces import Space, load_space
+from tadnn.user_code import import_user_code
 
 _FORMS = (
     "a TARGET is file.py:callable, package.module:callable, a JSON file with a Net or an "
@@ -140,7 +137,7 @@ def _space_of(path: Path, name: Any, arch: Mapping[str, Any]) -> Space:
 
 
 def _from_callable(where: str, name: str) -> Target:
-    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    module = import_user_code(where, TargetError)
     made = getattr(module, name, None)
     if not callable(made):
         callables = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -155,24 +152,3 @@ def _from_callable(where: str, name: str) -> Target:
         raise TargetError(f"{where}:{name}() returns a tadnn Net; got {type(net).__name__}")
     net.chain()
     return Target(name, net)
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise TargetError(f"cannot import {name}: {error}. {_FORMS}.") from error
-
-
-def _load_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"tadnn_target_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise RequestError(f"no such file: {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # anything may come out of a user's file
-        sys.modules.pop(module.__name__, None)
-        raise TargetError(f"{path} raised {type(error).__name__}: {error}") from error
-    return module

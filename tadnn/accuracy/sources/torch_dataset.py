@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +21,7 @@ from tadnn.accuracy.sources.parts import (
     value_range,
 )
 from tadnn.errors import DataError, UnknownName
+from tadnn.user_code import import_user_code
 
 _FORM = (
     "torch: is followed by package.module:callable or file.py:callable, which returns a "
@@ -49,7 +45,7 @@ def read_torch(reference: str) -> RawDataset:
     module_name, colon, name = reference.rpartition(":")
     if not (colon and module_name and name):
         raise DataError(f"{_FORM}; received {reference!r}")
-    module = _module(module_name)
+    module = import_user_code(module_name, DataError)
     made = getattr(module, name, None)
     if not callable(made):
         callables = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
@@ -150,23 +146,3 @@ def _item(where: str, data: Dataset[Any], index: int) -> tuple[npt.NDArray[Any],
     if number.size != 1 or number.dtype.kind not in "iu":
         raise DataError(f"{where} must have an integer label; received {label!r}")
     return values, int(number.item())
-
-
-def _module(name: str) -> ModuleType:
-    if not name.endswith(".py"):
-        try:
-            return importlib.import_module(name)
-        except ImportError as error:
-            raise DataError(f"cannot import {name}: {error}. {_FORM}") from error
-    path = Path(name)
-    spec = importlib.util.spec_from_file_location(f"tadnn_data_{path.stem}", path)
-    if not path.is_file() or spec is None or spec.loader is None:
-        raise DataError(f"no such file: {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # anything may come out of a user's file
-        sys.modules.pop(module.__name__, None)
-        raise DataError(f"{path} raised {type(error).__name__}: {error}") from error
-    return module
