@@ -6,7 +6,9 @@ import pytest
 from spaces_contract import SpaceContract
 from studies_examples import finished
 
+from tadnn.cli.pictures import draw_study
 from tadnn.nets import Net
+from tadnn.progress import SILENT
 from tadnn.spaces import Space, load_space
 
 
@@ -123,7 +125,9 @@ def test_a_study(tmp_path: Any) -> None:
         "depth": 1, "width": {"low": 8, "high": 24}, "stem": 8, "head": 32, "expansion": [1, 2],
         "kernel": 3, "activation": "relu6",
     }  # fmt: skip
-    with finished(tmp_path, space="mbconv", overrides=overrides, trials=8) as (_, result):
+    with finished(tmp_path, space="mbconv", overrides=overrides, trials=8) as (spec, result):
+        pictures = draw_study(spec, ("svg",), SILENT)
+        assert {"pareto.svg", "breakdown.svg", "stairs.svg"} <= pictures.keys()
         members = result.record["members"]
         assert members
         assert sum(m["measured"] is not None for m in members) == min(3, len(members))

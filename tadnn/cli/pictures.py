@@ -96,7 +96,7 @@ def _frozen_model(spec: StudySpec, progress: Progress) -> LatencyModel | None:
 def _network_views(
     spec: StudySpec, trial: int, model: LatencyModel, record: dict[str, Any]
 ) -> tuple[BreakdownView, StairView | None]:
-    from tadnn.latency import WIDTH, sweep, to_json
+    from tadnn.latency import sweep, to_json, width_of
     from tadnn.report import BreakdownView, StairView, setting_text
     from tadnn.search import resolve_trial
 
@@ -104,12 +104,11 @@ def _network_views(
     prediction = model.predict_net(net, spec.batch)
     title, subtitle = f"{spec.name} #{trial}", setting_text(record)
     breakdown = BreakdownView.from_prediction(title, subtitle, to_json(prediction, model))
-    # The staircase of the layer that costs most; its classifier has no width to choose.
-    candidates = [s.kernel for s in prediction.kernels if s.kernel.op in WIDTH and s.in_range]
-    if not candidates:
+    # The staircase of the layer that costs most among those with a width of their own.
+    sizes = [(s.kernel, width_of(s.kernel)) for s in prediction.kernels if s.in_range]
+    kernel, size = next(((k, size) for k, size in sizes if size is not None), (None, None))
+    if kernel is None or size is None:
         return breakdown, None
-    kernel = candidates[0]
-    size = WIDTH[kernel.op]
     present = kernel.dim(size)
     low, high = model.ops[kernel.op].box[size]
     step = max(1, (high - low) // 128)

@@ -24,10 +24,9 @@ from tadnn.latency.storage import (
     read_card,
     save_latency_model,
 )
-from tadnn.latency.sweeping import WIDTH, sweep
+from tadnn.latency.sweeping import sweep, width_of
 
 __all__ = [
-    "WIDTH",
     "BlockScorer",
     "Budget",
     "Card",
@@ -50,4 +49,5 @@ __all__ = [
     "score",
     "sweep",
     "to_json",
+    "width_of",
 ]

@@ -172,22 +172,10 @@ class LatencyModel:
         inside = all(s.in_range for s in shares)
         return NetPrediction(total_us / 1e3, std_us / 1e3, inside, batch, tuple(shares))
 
-    def net_latency(self, net: Net, batch: int = 1) -> tuple[float, float]:
-        """Return a network's milliseconds and their standard deviation."""
-        counts = self._counts(net, batch)
-        total_us, std_us = self._net_us(net, counts, self.remember(counts))
-        return total_us / 1e3, std_us / 1e3
-
     def cost(self, net: Net, batch: int) -> NetCost:
         """Return what a network's latency is made of before calibration."""
         counts = self._counts(net, batch)
         return self._cost(net, counts, self.remember(counts))
-
-    def in_range(self, net: Net, batch: int = 1) -> bool:
-        """Tell whether every kernel of a network lies in the profiled range."""
-        counts = self._counts(net, batch)
-        memory = self.remember(counts)
-        return all(memory[k][2] for k in counts)
 
     def require(self, setting: Setting, device: DeviceSpec | None, valid: Iterable[str]) -> None:
         """Check that the model predicts what is asked for.

@@ -7,8 +7,16 @@ from collections.abc import Sequence
 from tadnn.kernels import Kernel
 from tadnn.latency.model import KernelPredictions, LatencyModel
 
-# The size that a layer's width is, by op.
-WIDTH = {"conv2d": "k", "linear": "n"}
+_WIDTHS = {"conv2d": "k", "linear": "n"}
+
+
+def width_of(kernel: Kernel) -> str | None:
+    """Return the size that is a kernel's width and may change alone; None where none may.
+
+    In a grouped or depthwise convolution input and output channels change together.
+    """
+    alone = kernel.dims.get("groups", 1) == 1
+    return _WIDTHS.get(kernel.op) if alone else None
 
 
 def sweep(
