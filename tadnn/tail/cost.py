@@ -22,7 +22,6 @@ from tadnn.runtimes import Runtime, find_runtime
 from tadnn.tail.flow import Flow
 from tadnn.tail.widths import with_widths
 
-
 _LENGTH = 4.0  # octaves
 
 
