@@ -79,17 +79,16 @@ class WidthProblem:
         self._thin_out()
 
     @property
-    def present_us(self) -> float:
-        """The predicted latency of the network as it is, its weights' share left out."""
-        return self.pricer.total_us(self.costs, {})
+    def _is_exact(self) -> bool:
+        return not self._many and not self._approximate
 
     def choose(self, budget_us: float) -> Chosen | None:
         """Return the widths of the most capacity within a latency budget; None if none fit."""
         around, best = self._start, None
-        exact = not self._many and not self._approximate
+        exact = self._is_exact
         for _ in range(1 if exact else _ROUNDS):
             problem = self._problem(around)
-            rest = self.present_us - problem.cost(self._start)
+            rest = self._chosen(around, None).latency_us - problem.cost(around)
             solution = problem.solve(budget_us - rest, around)
             if solution is None:
                 break
@@ -101,6 +100,26 @@ class WidthProblem:
                 break
             around = solution.choice
         return best
+
+    def fastest(self, least_gain: float) -> Chosen:
+        """Return the widths of the least latency that gain at least ``least_gain``."""
+        around = best = self._start
+        for _ in range(1 if self._is_exact else _ROUNDS):
+            problem = self._problem(around)
+            # The same problem with cost and gain trading places.
+            turned = Problem(
+                self.sizes,
+                [Table(t.scope, -t.values) for t in problem.gains],
+                [Table(t.scope, -t.values) for t in problem.costs],
+            )
+            solution = turned.solve(-least_gain, around)
+            if solution is None:
+                break
+            around = solution.choice
+            found, known = self._chosen(around, None), self._chosen(best, None)
+            if found.gain >= least_gain and found.latency_us < known.latency_us:
+                best = around
+        return self._chosen(best, None)
 
     def cheapest_us(self) -> float:
         """Return the least latency that any widths among the candidates have."""
@@ -188,5 +207,6 @@ class WidthProblem:
         changes = {g: int(self._changes[v][choice[v]]) for v, g in enumerate(self.groups)}
         widths = {g: now + changes[g] for g, now in zip(self.groups, self._now, strict=True)}
         latency = self.pricer.total_us(self.costs, changes)
-        latency += self.pricer.parameters_us() * self.weights.at(changes)
+        parameters = self.costs.flow.net.parameters + self.weights.at(changes)
+        latency += self.pricer.parameters_us() * parameters
         return Chosen(widths, latency, self.capacity.at(changes), bound)

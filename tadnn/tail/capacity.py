@@ -76,6 +76,40 @@ class Quadratic(Capacity):
         return line
 
 
+class Importance(Capacity):
+    """The sum of the importance of the channels that are kept; new ones have none yet.
+
+    Args:
+        flow: the network's groups.
+        scores: importance of every channel, by group.
+    """
+
+    def __init__(self, flow: Flow, scores: Mapping[int, np.ndarray]) -> None:
+        self._width = [group.width for group in flow.groups]
+        # Keeping the best w channels gains the sum of the w greatest scores.
+        self._sums = {
+            index: np.concatenate([[0.0], np.cumsum(np.sort(scores[index])[::-1])])
+            for index in flow.free
+        }
+
+    def at(self, changes: Changes) -> float:
+        """Return the gain of changes of widths."""
+        return float(
+            sum(self.table((g,), [np.array([change])])[0] for g, change in changes.items())
+        )
+
+    def scopes(self) -> list[tuple[int, ...]]:
+        """Return every group by itself."""
+        return [(group,) for group in sorted(self._sums)]
+
+    def table(self, scope: tuple[int, ...], changes: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the term of a group over its changes."""
+        (group,), (change,) = scope, changes
+        sums, now = self._sums[group], self._width[group]
+        gained: np.ndarray = sums[np.minimum(now + change, now)] - sums[now]
+        return gained
+
+
 def parameter_gain(flow: Flow) -> Quadratic:
     """Return the number of parameters that changes of widths add to a network."""
     terms = []

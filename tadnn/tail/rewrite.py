@@ -1,0 +1,169 @@
+"""A network rewritten onto the edges of its stairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tadnn.errors import RequestError
+from tadnn.latency import LatencyModel
+from tadnn.nets import Net
+from tadnn.tail.budget import Chosen, WidthProblem
+from tadnn.tail.capacity import CAPACITIES, Capacity, Importance, flops_gain, parameter_gain
+from tadnn.tail.cost import Pricer, width_costs
+from tadnn.tail.flow import Flow, follow
+from tadnn.tail.stairs import Stairs, candidate_widths, stairs
+from tadnn.tail.widths import with_widths
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A network with other widths.
+
+    Attributes:
+        net: the network.
+        widths: by the name of the group; those that stayed too.
+        changed: the new width by the group's index, for carrying weights over.
+        latency_ms: predicted.
+        parameters: of the network.
+        gain: of capacity, against the network it was made from.
+        bound: no widths among the candidates gain more; None where none is known.
+    """
+
+    net: Net
+    widths: Mapping[str, int]
+    changed: Mapping[int, int]
+    latency_ms: float
+    parameters: int
+    gain: float
+    bound: float | None
+
+
+class Rewriter:
+    """Finds widths for one network on one latency model.
+
+    Args:
+        net: the network.
+        model: the latency model.
+        batch: the batch size.
+        capacity: what is to be kept: ``parameters``, ``flops`` or ``importance``.
+        importance: of every channel by group, for that capacity.
+
+    Raises:
+        RequestError: an unknown capacity, or ``importance`` without any.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        model: LatencyModel,
+        batch: int = 1,
+        capacity: str = "parameters",
+        importance: Mapping[int, np.ndarray] | None = None,
+    ) -> None:
+        if capacity not in CAPACITIES:
+            raise RequestError(f"capacity is one of {', '.join(CAPACITIES)}; got {capacity!r}")
+        if capacity == "importance" and importance is None:
+            raise RequestError("capacity 'importance' needs weights; this network has none")
+        self.net, self.model, self.batch = net, model, batch
+        self.flow: Flow = follow(net)
+        self.pricer = Pricer(model)
+        self.costs = width_costs(self.flow, model, batch)
+        self._kind, self._importance = capacity, importance
+
+    @cached_property
+    def weights(self) -> Capacity:
+        """The number of parameters as a function of the widths."""
+        return parameter_gain(self.flow)
+
+    @cached_property
+    def capacity(self) -> Capacity:
+        """What is to be kept."""
+        if self._kind == "flops":
+            return flops_gain(self.costs)
+        if self._kind == "importance":
+            assert self._importance is not None
+            return Importance(self.flow, self._importance)
+        return self.weights
+
+    @cached_property
+    def stairs(self) -> dict[int, Stairs]:
+        """The stairs of every group that may change."""
+        return {
+            group: stairs(self.costs, self.pricer, group, candidate_widths(self.flow.groups[group]))
+            for group in self.costs.free
+        }
+
+    @cached_property
+    def present_us(self) -> float:
+        """The predicted latency of the network as it is."""
+        return self.model.predict_net(self.net, self.batch).latency_ms * 1e3
+
+    def widened(self) -> Rewrite:
+        """Return the widest network that is no slower; no group gets narrower.
+
+        Groups that a layer norm reads stay: a new channel would change what it computes.
+        """
+        candidates = {
+            group: [
+                int(width)
+                for i, width in enumerate(found.widths)
+                if i == found.present
+                or (found.efficient[i] and i > found.present and not self._normed(group))
+            ]
+            for group, found in self.stairs.items()
+        }
+        chosen = self._problem(candidates).choose(self.present_us)
+        assert chosen is not None  # the present widths fit
+        return self._rewrite(chosen)
+
+    def within(self, budget: float) -> Rewrite:
+        """Return the network of the most capacity within a share of the present latency.
+
+        Raises:
+            RequestError: the budget isn't positive, or the narrowest network needs more.
+        """
+        if not budget > 0:
+            raise RequestError(f"a budget is a positive share of the latency; got {budget}")
+        problem = self._problem(self._edges())
+        chosen = problem.choose(budget * self.present_us)
+        if chosen is None:
+            least = problem.cheapest_us() / self.present_us
+            raise RequestError(
+                f"a budget is at least what the fastest network of these widths needs, "
+                f"{least:.3f} of the latency; got {budget}"
+            )
+        return self._rewrite(chosen)
+
+    def fastest(self) -> Rewrite:
+        """Return the fastest network with at least the present capacity."""
+        return self._rewrite(self._problem(self._edges()).fastest(0.0))
+
+    def _edges(self) -> dict[int, list[int]]:
+        """Return the efficient widths of every group; normed ones don't grow."""
+        return {
+            group: [
+                int(width)
+                for i, width in enumerate(found.widths)
+                if i == found.present
+                or (found.efficient[i] and (i < found.present or not self._normed(group)))
+            ]
+            for group, found in self.stairs.items()
+        }
+
+    def _normed(self, group: int) -> bool:
+        return self.flow.groups[group].normed
+
+    def _problem(self, candidates: Mapping[int, list[int]]) -> WidthProblem:
+        return WidthProblem(self.costs, self.pricer, self.capacity, self.weights, candidates)
+
+    def _rewrite(self, chosen: Chosen) -> Rewrite:
+        net = with_widths(self.flow, chosen.widths)
+        latency = self.model.predict_net(net, self.batch).latency_ms
+        names = {self.flow.groups[g].name: width for g, width in chosen.widths.items()}
+        return Rewrite(
+            net, names, chosen.widths, latency, net.parameters, chosen.gain, chosen.bound
+        )
