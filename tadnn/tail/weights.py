@@ -185,11 +185,11 @@ def _carried(
             value = value.index_select(dim, places.clamp(min=0))
         is_new.append(fresh if bool(fresh.any()) else None)
     made = is_new[0] if is_new else None
-    for dim, fresh in enumerate(is_new):
-        if fresh is None:
+    for dim, new in enumerate(is_new):
+        if new is None:
             continue
-        at = (slice(None),) * dim + (fresh,)
-        if parameter.fill != "filter":
+        at = (slice(None),) * dim + (new,)
+        if not isinstance(parameter.fill, str):
             value[at] = parameter.fill
         elif dim == parameter.reads:
             value[at] = 0.0
