@@ -43,9 +43,25 @@ from tadnn.nets.layers import (
     Tanh,
     TokenMean,
     Upsample,
+    Binary,
+    Expand,
+    Gather,
+    MatMul,
+    Opaque,
+    PReLU,
+    Pad,
+    Pointwise,
+    Reduce,
+    Resize,
+    Roll,
+    ScaledDotProduct,
+    Slice,
+    Stored,
+    View,
 )
 from tadnn.nets.net import Net, NetBuilder, PlacedLayer
 from tadnn.nets.onnx import to_onnx
+from tadnn.nets.tracing import Traced, trace
 from tadnn.nets.weights import load_weights, save_weights
 
 __all__ = [
@@ -103,4 +119,21 @@ __all__ = [
     "load_weights",
     "save_weights",
     "to_onnx",
+    "Binary",
+    "Expand",
+    "Gather",
+    "MatMul",
+    "Opaque",
+    "PReLU",
+    "Pad",
+    "Pointwise",
+    "Reduce",
+    "Resize",
+    "Roll",
+    "ScaledDotProduct",
+    "Slice",
+    "Stored",
+    "View",
+    "Traced",
+    "trace",
 ]
