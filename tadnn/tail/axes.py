@@ -32,7 +32,7 @@ class Segment:
 Axis = tuple[Segment, ...]
 """One dimension: segments after each other, several where tensors were concatenated."""
 Axes = tuple[Axis, ...]
-"""Every dimension of a tensor but the batch's."""
+"""Every dimension of a tensor; the batch's, where there is one, is nobody's channels."""
 
 
 def fixed(size: int) -> Axis:
@@ -63,6 +63,7 @@ class Tie:
             that a channel of zeros isn't neutral.
         frozen: why the width can't change; empty where it can.
         setters: the fields that hold the width: (layer, field).
+        made: whether a layer makes the channels; stored values only follow them.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Tie:
     normed: bool
     frozen: str
     setters: tuple[tuple[LayerAt, str], ...]
+    made: bool = True
 
 
 class Ties:
@@ -152,3 +154,5 @@ class Ties:
         one.normed = one.normed or other.normed
         one.frozen = one.frozen or other.frozen
         one.setters += other.setters
+        if other.made and not one.made:
+            one.name, one.made = other.name, True

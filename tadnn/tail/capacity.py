@@ -177,4 +177,4 @@ def _scopes(flow: Flow) -> dict[LayerAt, tuple[int, ...]]:
 
 def _shape(axes: Axes, flow: Flow, changes: Changes) -> Shape:
     widths = [group.width + changes.get(i, 0) for i, group in enumerate(flow.groups)]
-    return (1, *(axis_length(axis, widths) for axis in axes))
+    return tuple(axis_length(axis, widths) for axis in axes)

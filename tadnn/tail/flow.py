@@ -6,6 +6,7 @@ A layer without a rule keeps the widths around it as they are: less freedom, nev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -19,6 +20,7 @@ from tadnn.nets.layers import (
     Attention,
     AvgPool2d,
     BatchNorm2d,
+    Binary,
     ClassToken,
     Concat,
     Conv1d,
@@ -28,6 +30,7 @@ from tadnn.nets.layers import (
     Dropout,
     Embedding,
     Flatten,
+    Gather,
     GlobalAvgPool,
     GroupNorm,
     HardSigmoid,
@@ -38,19 +41,28 @@ from tadnn.nets.layers import (
     Linear,
     MaxPool2d,
     Mul,
+    Pad,
     Permute,
+    Pointwise,
     PositionEmbedding,
+    PReLU,
+    Reduce,
     ReLU,
     ReLU6,
     Reshape,
+    Resize,
     RMSNorm,
+    Roll,
     Select,
     Sigmoid,
     SiLU,
+    Slice,
     Softmax,
+    Stored,
     Tanh,
     TokenMean,
     Upsample,
+    View,
 )
 from tadnn.tail.axes import Axes, Axis, LayerAt, Segment, Tie, Ties, fixed, is_fixed
 
@@ -129,7 +141,7 @@ def follow(net: Net) -> Flow:
     ties = Ties()
     inputs: dict[LayerAt, tuple[Axes, ...]] = {}
     outputs: dict[LayerAt, Axes] = {}
-    axes: Axes = tuple(fixed(size) for size in net.input_shape)
+    axes: Axes = tuple(fixed(size) for size in (1, *net.input_shape))
     for b, (block_name, block, _, facts) in enumerate(net.chain()):
         values: dict[int, Axes] = {INPUT: axes}
         for i, node in enumerate(block.nodes):
@@ -142,13 +154,18 @@ def follow(net: Net) -> Flow:
         axes = values[len(block.nodes) - 1]
     for axis in axes:
         ties.freeze(axis, "it is the network's output")
-    roots = ties.roots()
+    for root in ties.roots():
+        if not ties.of(root).made:
+            ties.of(root).frozen = "no layer makes it"
+    roots = [root for root in ties.roots() if ties.of(root).made]
     index = {root: i for i, root in enumerate(roots)}
 
     def named(axes: Axes) -> Axes:
         return tuple(
             tuple(
-                s if s.group is None else Segment(index[ties.root(s.group)], s.size, s.inner)
+                Segment(index.get(ties.root(s.group)), s.size, s.inner)
+                if s.group is not None
+                else s
                 for s in axis
             )
             for axis in axes
@@ -183,7 +200,11 @@ def _keep(ties: Ties, visit: Visit) -> Axes:
     for axes in visit.axes:
         for axis in axes:
             ties.freeze(axis, f"{visit.name} ({type(visit.layer).__name__}) needs it as it is")
-    return tuple(fixed(size) for size in visit.output[1:])
+    return _fixed(visit.output)
+
+
+def _fixed(shape: Shape) -> Axes:
+    return tuple(fixed(size) for size in shape)
 
 
 def _same(ties: Ties, visit: Visit) -> Axes:
@@ -193,45 +214,48 @@ def _same(ties: Ties, visit: Visit) -> Axes:
 
 def _images(ties: Ties, visit: Visit) -> Axes:
     """Channels stay, rows and columns change: pooling, upsampling, a depthwise convolution."""
-    channels, *_ = visit.axes[0]
-    return (channels, *(fixed(size) for size in visit.output[2:]))
+    batch, channels, *_ = visit.axes[0]
+    return (batch, channels, *_fixed(visit.output[2:]))
 
 
 def _normed_last(ties: Ties, visit: Visit) -> Axes:
-    ties.norm(visit.axes[0][-1])
+    dims = visit.layer.dims if isinstance(visit.layer, LayerNorm) else 1
+    for axis in visit.axes[0][-dims:]:
+        ties.norm(axis)
     return visit.axes[0]
 
 
 def _group_norm(ties: Ties, visit: Visit) -> Axes:
     assert isinstance(visit.layer, GroupNorm)
-    channels = visit.axes[0][0]
+    channels = visit.axes[0][1]
     ties.norm(channels)
     ties.grain(channels, visit.layer.groups, f"{visit.name} normalises parts of it")
     return visit.axes[0]
 
 
 def _softmax(ties: Ties, visit: Visit) -> Axes:
-    for axis in visit.axes[0]:
-        ties.norm(axis)
+    assert isinstance(visit.layer, Softmax)
+    ties.norm(visit.axes[0][visit.layer.dim])
     return visit.axes[0]
 
 
 def _convolution(ties: Ties, visit: Visit) -> Axes:
     layer = visit.layer
     assert isinstance(layer, (Conv1d, Conv2d, ConvTranspose2d))
-    channels, rest = visit.axes[0][0], tuple(fixed(size) for size in visit.output[2:])
+    batch, channels = visit.axes[0][:2]
+    rest = _fixed(visit.output[2:])
     if layer.groups == 1:
-        return (_new(ties, visit, layer.out, "out"), *rest)
-    why = f"{visit.name} convolves parts of it"
-    if layer.groups == visit.inputs[0][1] == layer.out and len(channels) == 1:
+        return (batch, _new(ties, visit, layer.out, "out"), *rest)
+    if layer.groups == visit.inputs[0][1] == layer.out:
         # Depthwise: as many groups as channels, whatever their number.
-        segment = channels[0]
-        if segment.group is None or segment.inner != 1:
-            return (channels, *rest)
-        ties.of(segment.group).setters += ((visit.at, "groups"), (visit.at, "out"))
-        return (channels, *rest)
-    ties.grain(channels, layer.groups, why)
-    return (_new(ties, visit, layer.out, "out", layer.groups), *rest)
+        if len(channels) == 1 and channels[0].group is not None and channels[0].inner == 1:
+            tie = ties.of(channels[0].group)
+            tie.setters += ((visit.at, "groups"), (visit.at, "out"))
+        else:
+            ties.freeze(channels, f"{visit.name} convolves each of it")
+        return (batch, channels, *rest)
+    ties.grain(channels, layer.groups, f"{visit.name} convolves parts of it")
+    return (batch, _new(ties, visit, layer.out, "out", layer.groups), *rest)
 
 
 def _linear(ties: Ties, visit: Visit) -> Axes:
@@ -255,9 +279,25 @@ def _attention(ties: Ties, visit: Visit) -> Axes:
     return visit.axes[0]
 
 
+def _stored(ties: Ties, visit: Visit) -> Axes:
+    """What is stored follows the channels that it meets, if it meets any."""
+    layer = visit.layer
+    assert isinstance(layer, Stored)
+    if layer.kind != "float":
+        return _fixed(visit.output)
+    first = int(layer.per_input)
+    made = [
+        fixed(1)
+        if size == 1
+        else (Segment(ties.add(Tie(visit.name, size, 1, False, "", (), made=False)), size),)
+        for size in layer.shape[first:]
+    ]
+    return (*_fixed(visit.output[:first]), *made)
+
+
 def _tied(ties: Ties, visit: Visit) -> Axes:
     """Entry by entry of several tensors; dimensions of size 1 are broadcast."""
-    rank = len(visit.output) - 1
+    rank = len(visit.output)
     leaving: list[Axis | None] = [None] * rank
     for axes, shape in zip(visit.axes, visit.inputs, strict=True):
         for k in range(1, len(axes) + 1):
@@ -268,13 +308,13 @@ def _tied(ties: Ties, visit: Visit) -> Axes:
                 leaving[-k] = axis
             else:
                 leaving[-k] = ties.tie(held, axis, f"{visit.name} pairs it with sizes that stay")
-    sizes = visit.output[1:]
-    return tuple(a if a is not None else fixed(s) for a, s in zip(leaving, sizes, strict=True))
+    pairs = zip(leaving, visit.output, strict=True)
+    return tuple(axis if axis is not None else fixed(size) for axis, size in pairs)
 
 
 def _concat(ties: Ties, visit: Visit) -> Axes:
     assert isinstance(visit.layer, Concat)
-    dim = visit.layer.dim % len(visit.output) - 1
+    dim = visit.layer.dim % len(visit.output)
     leaving = list(visit.axes[0])
     for axes in visit.axes[1:]:
         for k, axis in enumerate(axes):
@@ -286,39 +326,80 @@ def _concat(ties: Ties, visit: Visit) -> Axes:
 
 
 def _token(ties: Ties, visit: Visit) -> Axes:
-    return (fixed(visit.output[1]), visit.axes[0][1])
+    batch, tokens, width = visit.axes[0]
+    ties.freeze(tokens, f"{visit.name} adds one")
+    return (batch, fixed(visit.output[1]), width)
 
 
-def _mean_of_rows(ties: Ties, visit: Visit) -> Axes:
-    """(n, c, h, w) -> (n, c) or (n, c, 1, 1); (n, t, d) -> (n, d) is :func:`_mean_of_tokens`."""
-    return (visit.axes[0][0], *(fixed(size) for size in visit.output[2:]))
+def _mean_of_images(ties: Ties, visit: Visit) -> Axes:
+    """(n, c, h, w) -> (n, c) or (n, c, 1, 1)."""
+    return (*visit.axes[0][:2], *_fixed(visit.output[2:]))
 
 
 def _mean_of_tokens(ties: Ties, visit: Visit) -> Axes:
-    return (visit.axes[0][-1],)
+    """(n, t, d) -> (n, d)."""
+    batch, tokens, width = visit.axes[0]
+    ties.norm(tokens)
+    return (batch, width)
+
+
+def _reduced(ties: Ties, visit: Visit) -> Axes:
+    layer = visit.layer
+    assert isinstance(layer, Reduce)
+    leaving = []
+    for dim, axis in enumerate(visit.axes[0]):
+        if dim not in layer.dims:
+            leaving.append(axis)
+            continue
+        ties.norm(axis)
+        if layer.keepdim:
+            leaving.append(fixed(1))
+    return tuple(leaving)
 
 
 def _permute(ties: Ties, visit: Visit) -> Axes:
     assert isinstance(visit.layer, Permute)
-    return tuple(visit.axes[0][dim - 1] for dim in visit.layer.dims[1:])
+    return tuple(visit.axes[0][dim] for dim in visit.layer.dims)
 
 
 def _select(ties: Ties, visit: Visit) -> Axes:
     assert isinstance(visit.layer, Select)
-    dim = visit.layer.dim % len(visit.inputs[0]) - 1
+    dim = visit.layer.dim % len(visit.inputs[0])
     ties.freeze(visit.axes[0][dim], f"{visit.name} takes one of it")
     return (*visit.axes[0][:dim], *visit.axes[0][dim + 1 :])
 
 
+def _moved(ties: Ties, visit: Visit) -> Axes:
+    """Entries of some dimensions are moved, cut away or added; the others stay."""
+    layer, axes = visit.layer, visit.axes[0]
+    rank = len(axes)
+    match layer:
+        case Slice() | Gather():
+            dims: tuple[int, ...] = (layer.dim,)
+        case Roll():
+            dims = layer.dims
+        case Pad():
+            pairs = zip(layer.pads[::2], layer.pads[1::2], strict=True)
+            dims = tuple(rank - 1 - i for i, pair in enumerate(pairs) if any(pair))
+        case _:
+            return _keep(ties, visit)
+    for dim in dims:
+        ties.freeze(axes[dim], f"{visit.name} takes parts of it or moves them")
+    return tuple(
+        fixed(size) if dim in dims else axis
+        for dim, (axis, size) in enumerate(zip(axes, visit.output, strict=True))
+    )
+
+
 def _reshape(ties: Ties, visit: Visit) -> Axes:
     """Runs of dimensions that hold the same values: one may be merged, none that varies split."""
-    entering, old, new = visit.axes[0], visit.inputs[0][1:], visit.output[1:]
+    entering, old, new = visit.axes[0], visit.inputs[0], visit.output
     why = f"{visit.name} cuts it up"
     leaving: list[Axis] = []
     i = j = 0
     while i < len(old) or j < len(new):
         start, first, have, want = i, j, 1, 1
-        while True:  # the shortest runs of equal products; sizes of 1 go with what precedes them
+        while True:  # the shortest runs of equal products
             if have == want and i > start and j > first:
                 break
             if have <= want and i < len(old):
@@ -327,8 +408,7 @@ def _reshape(ties: Ties, visit: Visit) -> Axes:
                 want, j = want * new[j], j + 1
             else:
                 break
-        run, sizes = entering[start:i], new[first:j]
-        leaving += _regrouped(ties, run, old[start:i], sizes, why)
+        leaving += _regrouped(ties, entering[start:i], old[start:i], new[first:j], why)
     return tuple(leaving)
 
 
@@ -338,9 +418,7 @@ def _regrouped(ties: Ties, run: Axes, old: Shape, new: Shape, why: str) -> list[
     leaving = [fixed(size) for size in new]
     if len(targets) == 1 and whole and all(is_fixed(run[k]) for k in whole[1:]):
         # Channels first, then what lies within one: each becomes that many entries.
-        inner = 1
-        for k in whole[1:]:
-            inner *= old[k]
+        inner = math.prod(old[k] for k in whole[1:])
         leaving[targets[0]] = tuple(
             Segment(s.group, s.size, s.inner * inner) for s in run[whole[0]]
         )
@@ -353,26 +431,31 @@ def _regrouped(ties: Ties, run: Axes, old: Shape, new: Shape, why: str) -> list[
 RULES: Final[dict[type[Layer], Rule]] = {
     **dict.fromkeys(
         (
-            *(BatchNorm2d, Dropout, GELU, HardSigmoid, HardSwish, Identity, LeakyReLU),
-            *(PositionEmbedding, ReLU, ReLU6, SiLU, Sigmoid, Tanh),
+            *(BatchNorm2d, Dropout, GELU, HardSigmoid, HardSwish, Identity, LeakyReLU, Pointwise),
+            *(PReLU, PositionEmbedding, ReLU, ReLU6, SiLU, Sigmoid, Tanh),
         ),
         _same,
     ),
-    **dict.fromkeys((AvgPool2d, AdaptiveAvgPool2d, DepthwiseConv2d, MaxPool2d, Upsample), _images),
+    **dict.fromkeys(
+        (AvgPool2d, AdaptiveAvgPool2d, DepthwiseConv2d, MaxPool2d, Resize, Upsample), _images
+    ),
     **dict.fromkeys((LayerNorm, RMSNorm), _normed_last),
     **dict.fromkeys((Conv1d, Conv2d, ConvTranspose2d), _convolution),
-    **dict.fromkeys((Add, Mul), _tied),
-    **dict.fromkeys((Flatten, Reshape), _reshape),
+    **dict.fromkeys((Add, Binary, Mul), _tied),
+    **dict.fromkeys((Flatten, Reshape, View), _reshape),
+    **dict.fromkeys((Gather, Pad, Roll, Slice), _moved),
     Attention: _attention,
     ClassToken: _token,
     Concat: _concat,
     Embedding: _embedding,
-    GlobalAvgPool: _mean_of_rows,
+    GlobalAvgPool: _mean_of_images,
     GroupNorm: _group_norm,
     Linear: _linear,
     Permute: _permute,
+    Reduce: _reduced,
     Select: _select,
     Softmax: _softmax,
+    Stored: _stored,
     TokenMean: _mean_of_tokens,
 }
 """What becomes of channels, by the class of layer."""

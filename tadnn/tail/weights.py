@@ -29,7 +29,9 @@ from tadnn.nets.layers import (
     LayerNorm,
     Linear,
     PositionEmbedding,
+    PReLU,
     RMSNorm,
+    Stored,
 )
 from tadnn.tail.axes import Axes, Axis, LayerAt, Segment, fixed, length
 from tadnn.tail.flow import Flow, Group
@@ -234,7 +236,7 @@ _Rule = Callable[[Flow, LayerAt, Any], tuple[Parameter, ...]]
 
 
 def _convolution(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
-    into, out = flow.inputs[at][0][0], flow.outputs[at][0]
+    into, out = flow.inputs[at][0][1], flow.outputs[at][1]
     if isinstance(layer, DepthwiseConv2d) or layer.groups == length(into) == length(out):
         return (Parameter("weight", (out,)), Parameter("bias", (out,), 0.0))
     if isinstance(layer, ConvTranspose2d):
@@ -251,7 +253,7 @@ def _linear(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
 
 
 def _batch_norm(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
-    axes = (flow.inputs[at][0][0],)
+    axes = (flow.inputs[at][0][1],)
     ones, zeros = ("weight", "running_var"), ("bias", "running_mean")
     return (
         *(Parameter(name, axes, 1.0) for name in ones),
@@ -259,12 +261,28 @@ def _batch_norm(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
     )
 
 
-def _norm(dim: int) -> _Rule:
-    def rule(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
-        axes = (flow.inputs[at][0][dim],)
-        return (Parameter("weight", axes, 1.0), Parameter("bias", axes, 0.0))
+def _group_norm(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
+    return _scale_and_shift((flow.inputs[at][0][1],))
 
-    return rule
+
+def _last_norm(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
+    dims = layer.dims if isinstance(layer, LayerNorm) else 1
+    return _scale_and_shift(flow.inputs[at][0][-dims:])
+
+
+def _scale_and_shift(axes: Axes) -> tuple[Parameter, ...]:
+    return (Parameter("weight", axes, 1.0), Parameter("bias", axes, 0.0))
+
+
+def _prelu(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
+    return (Parameter("weight", (flow.inputs[at][0][1],), 0.25),) if layer.per_channel else ()
+
+
+def _stored(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
+    axes = flow.outputs[at]
+    return (
+        Parameter("value", (fixed(layer.shape[0]), *axes[1:]) if layer.per_input else axes, 1.0),
+    )
 
 
 def _embedding(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
@@ -273,7 +291,7 @@ def _embedding(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
 
 def _tokens(flow: Flow, at: LayerAt, layer: Any) -> tuple[Parameter, ...]:
     """(1, tokens, width): one for all positions, or one each."""
-    tokens, width = flow.outputs[at]
+    _, tokens, width = flow.outputs[at]
     every = tokens if isinstance(layer, PositionEmbedding) else fixed(1)
     return (Parameter("weight", (fixed(1), every, width), 0.0),)
 
@@ -298,9 +316,11 @@ _RULES: Final[dict[type[Layer], _Rule]] = {
     BatchNorm2d: _batch_norm,
     ClassToken: _tokens,
     Embedding: _embedding,
-    GroupNorm: _norm(0),
-    LayerNorm: _norm(-1),
+    GroupNorm: _group_norm,
+    LayerNorm: _last_norm,
     Linear: _linear,
     PositionEmbedding: _tokens,
-    RMSNorm: _norm(-1),
+    PReLU: _prelu,
+    RMSNorm: _last_norm,
+    Stored: _stored,
 }

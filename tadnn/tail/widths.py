@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from tadnn.errors import RequestError
-from tadnn.nets import Block, Layer, Net, Node
-from tadnn.nets.layers import Attention, Reshape
+from tadnn.nets import Block, Layer, Net, Node, Shape
+from tadnn.nets.layers import Attention, Reshape, Stored, View
 from tadnn.tail.axes import Axis, LayerAt
 from tadnn.tail.flow import Flow
 
@@ -63,12 +63,27 @@ def changed_layer(flow: Flow, at: LayerAt, changes: Mapping[int, int]) -> Layer:
         # The width of a head would follow the number of heads.
         tokens = axis_length(flow.inputs[at][0][-1], [g.width for g in flow.groups])
         fields["head_width"] = tokens // layer.heads
-    if isinstance(layer, Reshape):
+    if isinstance(layer, (Reshape, Stored, View)):
         leaving = flow.outputs[at]
         if any(changes.get(s.group) for axis in leaving for s in axis if s.group is not None):
             widths = [group.width + changes.get(i, 0) for i, group in enumerate(flow.groups)]
-            fields["shape"] = tuple(axis_length(axis, widths) for axis in leaving)
+            sizes = tuple(axis_length(axis, widths) for axis in leaving)
+            fields["shape"] = _shape_field(layer, sizes)
     return replace(layer, **fields) if fields else layer  # type: ignore[type-var]
+
+
+def _shape_field(layer: Reshape | Stored | View, sizes: Shape) -> Shape:
+    """Return the field ``shape`` that gives these sizes at batch 1."""
+    match layer:
+        case Reshape():
+            return sizes[1:]
+        case View():
+            return tuple(
+                -1 if known == -1 else size for known, size in zip(layer.shape, sizes, strict=True)
+            )
+        case Stored(per_input=True):
+            return (layer.shape[0], *sizes[1:])
+    return sizes
 
 
 def axis_length(axis: Axis, widths: Sequence[int]) -> int:
