@@ -188,7 +188,9 @@ def binary(lo: Lowering, function: str, first: Any, second: Any) -> Value | None
             weight = lo.tensor(second).reshape(1, *x.shape[1:])
             return lo.emit(PositionEmbedding(), x, weights={"weight": weight})
     a, b = (
-        lo.stored(each, repeated=False) if isinstance(each, Const) else lo.unexpanded(lo.settled(each))
+        lo.stored(each, repeated=False)
+        if isinstance(each, Const)
+        else lo.unexpanded(lo.settled(each))
         for each in (first, second)
     )
     return lo.emit(Binary(function), a, b)
@@ -257,9 +259,29 @@ _ACTIVATIONS: Final[dict[str, Layer]] = {
     "tanh": Tanh(),
 }
 _PLAIN: Final = (
-    "abs ceil cos erf exp expm1 floor log log1p log_sigmoid mish neg reciprocal round rsqrt selu "
-    "sign sin softsign sqrt square tan"
-).split()
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "expm1",
+    "floor",
+    "log",
+    "log1p",
+    "log_sigmoid",
+    "mish",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "selu",
+    "sign",
+    "sin",
+    "softsign",
+    "sqrt",
+    "square",
+    "tan",
+)
 
 TABLE: Final[dict[str, Rule]] = {
     **{name: _activation(layer) for name, layer in _ACTIVATIONS.items()},
