@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
@@ -62,9 +61,10 @@ def _projections(
     (first,) = items[apart].inputs
     last = i
     for layer in (Permute(_HEADS), Reshape((tokens, heads * width))):
-        if uses[last] != 1 or (last := by_input[last]) is None or items[last].layer != layer:
+        if uses[last] != 1 or last not in by_input or items[by_input[last]].layer != layer:
             return None
-    if uses[last] != 1 or first < 0 or uses[first] != 1:
+        last = by_input[last]
+    if uses[last] != 1 or last not in by_input or first < 0 or uses[first] != 1:
         return None
     last = by_input[last]
     qkv, out = items[first].layer, items[last].layer
@@ -84,17 +84,12 @@ def _only(items: Sequence[Item], uses: Counter[int], ref: int, layer: Layer) -> 
 
 def _attention(items: Sequence[Item], i: int, first: int, last: int) -> Item:
     product, qkv = items[i].layer, items[first]
-    assert isinstance(product, ScaledDotProduct) and isinstance(qkv.layer, Linear)
+    assert isinstance(product, ScaledDotProduct)
+    assert isinstance(qkv.layer, Linear)
     _, heads, _, width = items[i].shape
     own = None if heads * width == items[last].shape[2] else width
     layer = Attention(heads, own, None, product.causal, qkv.layer.bias)
     weights = {f"qkv.{name}": tensor for name, tensor in qkv.weights.items()}
     weights |= {f"out.{name}": tensor for name, tensor in items[last].weights.items()}
-    return dataclasses.replace(
-        items[last],
-        layer=layer,
-        inputs=qkv.inputs,
-        weights=weights,
-        origin=items[i].origin,
-        name="attention",
-    )
+    origin = items[i].origin
+    return Item(layer, qkv.inputs, weights, origin, items[last].shape, "attention")

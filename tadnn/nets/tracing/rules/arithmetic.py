@@ -228,6 +228,16 @@ def _from_number(lo: Lowering, function: str, number: float, x: Value) -> Value 
     return None
 
 
+def _addcmul(lo: Lowering, call: Call) -> Value | None:
+    """Return self + value first second."""
+    product = binary(lo, "mul", *(_either(lo, call.args[f"tensor{i}"]) for i in (1, 2)))
+    if product is None:
+        return None
+    if call.args["value"] != 1:
+        product = lo.emit(Pointwise("mul", float(call.args["value"])), product)
+    return binary(lo, "add", product, _either(lo, call.args["self"]))
+
+
 def _masked_fill(lo: Lowering, call: Call) -> Value | None:
     """Return x plus a stored -inf where a constant mask says so; other fills stay opaque."""
     mask, value = lo.const(call.args["mask"]), _either(lo, call.args["value"])
@@ -304,6 +314,7 @@ TABLE: Final[dict[str, Rule]] = {
         _same,
     ),
     "add": _binary("add"),
+    "addcmul": _addcmul,
     "celu": _pointwise("celu", "alpha"),
     "clamp": _clamp,
     "clamp_max": _pointwise("clamp_max", "max"),

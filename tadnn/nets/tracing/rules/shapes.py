@@ -130,8 +130,9 @@ def _cat(lo: Lowering, call: Call) -> Value | None:
     if len(parts) == 1:
         return lo.lazy(nodes[0])
     token, rest = parts[0], parts[1]
-    if len(parts) == 2 and dim == 1 and isinstance(token, Const) and len(call.shape) == 3:
-        if token.shape == (-1, 1, call.shape[2]) and rest.shape[0] == -1 and lo.trained(token.node):
+    if len(parts) == 2 and dim == 1 and isinstance(token, Const):
+        first = token.shape == (-1, 1, *call.shape[2:]) and len(call.shape) == 3
+        if first and rest.shape[0] == -1 and lo.trained(token.node):
             weight = lo.tensor(token)[:1]
             return lo.emit(ClassToken(), lo.value(nodes[1]), weights={"weight": weight})
     return lo.emit(Concat(dim), *(lo.value(node) for node in nodes))
