@@ -733,7 +733,7 @@ def test_pairs() -> None:
         (lambda: Reshape((-1, 2, -1)), "one of which may be -1"),
         (lambda: Reshape((0, 2)), "positive sizes"),
         (lambda: Reshape((-2,)), "positive sizes"),
-        (lambda: Permute((1, 0)), "0 first"),
+        (lambda: Permute((1, 2)), "each of 0 to 1 once"),
         (lambda: Permute((0, 2)), "each of 0 to 1 once"),
         (lambda: Permute((0, 1, 1)), "each of 0 to 2 once"),
         (lambda: Upsample(2, "cubic"), "mode of Upsample is 'nearest' or 'bilinear'; got 'cubic'"),

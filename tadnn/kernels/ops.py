@@ -11,6 +11,7 @@ from tadnn.kernels.memory_ops import (
     EmbeddingOp,
     GlobalAvgPoolOp,
     GroupNormOp,
+    OpaqueOp,
     PermuteOp,
     Pool2dOp,
     RowwiseOp,
@@ -39,6 +40,8 @@ OPS: Final[dict[str, Op]] = {
     "hard_sigmoid": RowwiseOp(),
     "hard_swish": RowwiseOp(),
     "tanh": RowwiseOp(),
+    "scalar": RowwiseOp(),  # arithmetic with a number
+    "pointwise": RowwiseOp(),  # any other function of one value
     "add": RowwiseOp(inputs=2),
     "add_cols": RowwiseOp(per_col=1),  # one row added to every row
     "mul": RowwiseOp(inputs=2),
@@ -58,6 +61,7 @@ OPS: Final[dict[str, Op]] = {
     "upsample_bilinear": UpsampleOp(),
     "embedding": EmbeddingOp(),
     "permute": PermuteOp(),
+    "opaque": OpaqueOp(),
 }
 
 # What a fused epilogue reads beside the kernel's own output: elements per output element.
