@@ -128,7 +128,7 @@ class Operator(nn.Module):
             return what * batch if kind == "batch" else getattr(torch, what)
 
         output = self.run(**{name: read(value) for name, value in self.arguments.items()})
-        return output if self.part is None else output[self.part]
+        return output if self.part is None else output[self.part]  # type: ignore[no-any-return]
 
 
 class Permute(nn.Module):
@@ -160,9 +160,7 @@ class Stored(nn.Module):
 
     value: Tensor
 
-    def __init__(
-        self, shape: tuple[int, ...], per_input: bool, trained: bool, kind: str
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], per_input: bool, trained: bool, kind: str) -> None:
         super().__init__()
         self.per_input = per_input
         if trained:

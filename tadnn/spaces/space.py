@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,9 +15,13 @@ from tadnn.nets import Net, Shape
 from tadnn.spaces.choices import Choice, Value
 from tadnn.spaces.conditions import check_choices, is_active, reachable
 from tadnn.spaces.counting import count_points
+from tadnn.spaces.reading import Reading
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Arch = dict[str, Any]
-Build = Callable[[Arch, Shape, int], Net]
+Build = Callable[[Arch, Shape, int], "Net | nn.Module"]
 
 
 class Space:
@@ -26,7 +30,7 @@ class Space:
     Args:
         name: the space's name.
         choices: by name; parents stand before the choices that depend on them.
-        build: ``(arch, input_shape, classes) -> Net``.
+        build: ``(arch, input_shape, classes) -> Net``; an ``nn.Module`` is traced.
         default_input: (C, H, W) used where none is given.
         default_classes: outputs used where none are given.
         source_hash: what identifies the code behind ``build``.
@@ -47,7 +51,8 @@ class Space:
         self.name, self.choices = name, dict(choices)
         self.default_input, self.default_classes = _shape(default_input), default_classes
         self.source_hash = source_hash
-        self._build = build
+        # A narrowed space remembers what was read for the whole one.
+        self._build = build if isinstance(build, Reading) else Reading(name, build)
         check_choices(name, self.choices)
         if type(default_classes) is not int or default_classes < 1:
             raise SpaceError(f"default_classes is a positive whole number; got {default_classes!r}")
@@ -127,6 +132,9 @@ class Space:
     ) -> Net:
         """Return the network of an architecture.
 
+        Where the space builds modules, the network is read from one; weights that the
+        module came with are left behind.
+
         Args:
             arch: a point of the space.
             input_shape: (C, H, W); the space's default when None.
@@ -136,6 +144,7 @@ class Space:
             ArchitectureError: ``arch`` isn't a point of the space.
             ShapeError: shapes don't fit; the layer is named.
             SpaceError: the space's own code raised.
+            TraceError: the module that it built cannot be read.
         """
         point = self.canonical(arch)
         shape = self.default_input if input_shape is None else _shape(input_shape)
@@ -152,7 +161,8 @@ class Space:
             ) from error
         if not isinstance(net, Net):
             raise SpaceError(
-                f"build() of space {self.name} returns a tadnn Net; got {type(net).__name__}"
+                f"build() of space {self.name} returns a tadnn Net or a torch nn.Module; "
+                f"got {type(net).__name__}"
             )
         return net
 

@@ -78,7 +78,11 @@ class Opaque(Layer):
             if known < 0
         }
         batch = batches.pop() if len(batches) == 1 else 0
-        if batch < 1 or len(shapes) != len(traced) or shapes != tuple(_at(s, batch) for s in traced):
+        if (
+            batch < 1
+            or len(shapes) != len(traced)
+            or shapes != tuple(_at(s, batch) for s in traced)
+        ):
             raise ShapeError(
                 f"{self.op} takes inputs as they were traced, {self.inputs} "
                 f"(negative: times the batch); got {[list(shape) for shape in shapes]}"
@@ -125,4 +129,3 @@ def _read(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ShapeError(f"not JSON: {text!r}") from error
-

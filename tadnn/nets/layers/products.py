@@ -40,9 +40,7 @@ class MatMul(Layer):
     def _sizes(self, first: Shape, second: Shape) -> tuple[Shape, int, int, int]:
         """Return the leading sizes, m, n and k."""
         if min(len(first), len(second)) < 2:
-            raise ShapeError(
-                f"multiplies matrices; got {list(first)} and {list(second)}"
-            )
+            raise ShapeError(f"multiplies matrices; got {list(first)} and {list(second)}")
         (m, k), (rows, n) = first[-2:], second[-2:]
         if self.transposed:
             rows, n = n, rows

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -185,7 +186,9 @@ class Pad(Layer):
     value: float = 0.0
 
     may_be_negative: ClassVar[frozenset[str]] = frozenset({"pads"})
-    choices = {"mode": ("constant", "reflect", "replicate", "circular")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "mode": ("constant", "reflect", "replicate", "circular")
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,9 +39,7 @@ _STARTS: tuple[type[Layer], ...] = (
 )
 
 
-def net_of(
-    items: Sequence[Item], output: int, input_shape: Shape
-) -> tuple[Net, dict[str, Tensor]]:
+def net_of(items: Sequence[Item], output: int, input_shape: Shape) -> tuple[Net, dict[str, Tensor]]:
     """Return the network of some items and its weights by their names.
 
     Raises:

@@ -31,6 +31,9 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
         for part in module.modules()
     ]
     python, generator = random.getstate(), torch.get_rng_state()
+    fast = torch.backends.mha.get_fastpath_enabled()
+    # It is one operator for a whole layer, whose products nobody could see.
+    torch.backends.mha.set_fastpath_enabled(False)
     for part in module.modules():
         part.training = False
     try:
@@ -42,6 +45,7 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
             for name, content in zip(_DICTS, contents, strict=True):
                 part.__dict__[name].clear()
                 part.__dict__[name].update(content)
+        torch.backends.mha.set_fastpath_enabled(fast)
         random.setstate(python)
         torch.set_rng_state(generator)
 
@@ -77,10 +81,11 @@ def _must_be_functional(program: ExportedProgram) -> bool:
         written = node.args[0]
         name = node.target._schema.name
         simple = isinstance(written, torch.fx.Node) and written.op == "call_function"
-        if name.endswith("_") and simple and not _is_view(written):
-            if all(order[user] <= order[node] and not _is_view(user) for user in written.users):
-                continue
-        return True
+        alone = simple and not _is_view(written) and not any(map(_is_view, written.users))
+        if not (
+            alone and name.endswith("_") and all(order[u] <= order[node] for u in written.users)
+        ):
+            return True
     return False
 
 

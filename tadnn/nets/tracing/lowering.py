@@ -97,7 +97,8 @@ class Lowering:
         if node.target is operator.getitem:
             whole = self.values[node.args[0]]
             if isinstance(whole, tuple):
-                return whole[node.args[1]]
+                part: Operand = whole[node.args[1]]
+                return part
             assert isinstance(whole, Const)
             return Const(whole.node, _plain(node), node.args[1])
         found = self.values[node]
@@ -249,7 +250,7 @@ class Lowering:
         per_input = bool(growing)
         for dim in growing:
             each = -shape[dim]
-            parts = tensor.split(each, dim)
+            parts = torch.split(tensor, each, dim)
             if dim != growing[0] or not all(torch.equal(part, parts[0]) for part in parts):
                 raise TraceError(f"a constant differs with the batch{line_of(const.node)}")
             tensor = parts[0]

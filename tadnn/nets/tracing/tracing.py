@@ -14,6 +14,7 @@ from tadnn.nets.layers import Opaque, Shape
 from tadnn.nets.tracing import Traced
 from tadnn.nets.tracing.cutting import net_of
 from tadnn.nets.tracing.exporting import export
+from tadnn.nets.tracing.folding import folded
 from tadnn.nets.tracing.graph import BATCHES, Call, line_of, node_shapes, operators
 from tadnn.nets.tracing.lowering import Const, Lowering, Value, identity
 from tadnn.nets.tracing.opaque import opaque
@@ -30,11 +31,11 @@ def trace_module(
     """Return the network that a module computes; see :func:`tadnn.nets.trace`."""
     shape = tuple(input_shape)
     if not shape or any(type(size) is not int or size < 1 for size in shape):
-        raise RequestError(f"an input shape has positive whole sizes, such as 3, 224, 224; got {shape}")
-    if example is not None and tuple(example.shape[1:]) != shape:
         raise RequestError(
-            f"an example is a batch of {list(shape)}; got {list(example.shape)}"
+            f"an input shape has positive whole sizes, such as 3, 224, 224; got {shape}"
         )
+    if example is not None and tuple(example.shape[1:]) != shape:
+        raise RequestError(f"an example is a batch of {list(shape)}; got {list(example.shape)}")
     kind = _input_dtype(module, dtype if example is None else example.dtype)
     programs = [export(module, torch.zeros((batch, *shape), dtype=kind)) for batch in BATCHES]
     first, second = programs
@@ -60,14 +61,12 @@ def trace_module(
         _lower(lo, call)
     output = _output(module, first.graph.output_node(), lo)
     try:
-        net, weights = net_of(lo.items, output.item, shape)
+        net, weights = net_of(folded(lo.items, output.item), output.item, shape)
     except ShapeError as error:
         raise TraceError(
             f"{type(module).__name__} does something that no network of blocks does: {error}"
         ) from error
-    found = Counter(
-        layer.layer.op for layer in net.layers() if isinstance(layer.layer, Opaque)
-    )
+    found = Counter(layer.layer.op for layer in net.layers() if isinstance(layer.layer, Opaque))
     return Traced(net, weights, dict(sorted(found.items())))
 
 

@@ -188,7 +188,9 @@ def binary(lo: Lowering, function: str, first: Any, second: Any) -> Value | None
             weight = lo.tensor(second).reshape(1, *x.shape[1:])
             return lo.emit(PositionEmbedding(), x, weights={"weight": weight})
     a, b = (
-        lo.stored(each, repeated=False) if isinstance(each, Const) else lo.unexpanded(lo.settled(each))
+        lo.stored(each, repeated=False)
+        if isinstance(each, Const)
+        else lo.unexpanded(lo.settled(each))
         for each in (first, second)
     )
     return lo.emit(Binary(function), a, b)
@@ -226,6 +228,16 @@ def _from_number(lo: Lowering, function: str, number: float, x: Value) -> Value 
     return None
 
 
+def _addcmul(lo: Lowering, call: Call) -> Value | None:
+    """Return self + value first second."""
+    product = binary(lo, "mul", *(_either(lo, call.args[f"tensor{i}"]) for i in (1, 2)))
+    if product is None:
+        return None
+    if call.args["value"] != 1:
+        product = lo.emit(Pointwise("mul", float(call.args["value"])), product)
+    return binary(lo, "add", product, _either(lo, call.args["self"]))
+
+
 def _masked_fill(lo: Lowering, call: Call) -> Value | None:
     """Return x plus a stored -inf where a constant mask says so; other fills stay opaque."""
     mask, value = lo.const(call.args["mask"]), _either(lo, call.args["value"])
@@ -257,9 +269,29 @@ _ACTIVATIONS: Final[dict[str, Layer]] = {
     "tanh": Tanh(),
 }
 _PLAIN: Final = (
-    "abs ceil cos erf exp expm1 floor log log1p log_sigmoid mish neg reciprocal round rsqrt selu "
-    "sign sin softsign sqrt square tan"
-).split()
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "expm1",
+    "floor",
+    "log",
+    "log1p",
+    "log_sigmoid",
+    "mish",
+    "neg",
+    "reciprocal",
+    "round",
+    "rsqrt",
+    "selu",
+    "sign",
+    "sin",
+    "softsign",
+    "sqrt",
+    "square",
+    "tan",
+)
 
 TABLE: Final[dict[str, Rule]] = {
     **{name: _activation(layer) for name, layer in _ACTIVATIONS.items()},
@@ -282,6 +314,7 @@ TABLE: Final[dict[str, Rule]] = {
         _same,
     ),
     "add": _binary("add"),
+    "addcmul": _addcmul,
     "celu": _pointwise("celu", "alpha"),
     "clamp": _clamp,
     "clamp_max": _pointwise("clamp_max", "max"),

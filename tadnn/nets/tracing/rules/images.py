@@ -20,17 +20,15 @@ from tadnn.nets.tracing.graph import Call
 from tadnn.nets.tracing.lowering import Lowering, Rule, Value, numbers
 
 
-def _window(call: Call, rank: int) -> list[tuple[int, ...]]:
+def _window(call: Call, rank: int) -> list[tuple[int, int]]:
     """Return kernel, stride and padding; a sequence is an image one pixel high."""
-    kernel = numbers(call.args["kernel_size"], rank)
-    stride = numbers(call.args["stride"] or kernel, rank)
-    padding = numbers(call.args["padding"], rank)
-    if rank == 1:
-        return [(1, *kernel), (1, *stride), (0, *padding)]
-    return [kernel, stride, padding]
+    kernel = call.args["kernel_size"]
+    stride = call.args["stride"] or kernel
+    given = [numbers(value, rank) for value in (kernel, stride, call.args["padding"])]
+    return [(low if rank == 1 else v[0], v[-1]) for low, v in zip((1, 1, 0), given, strict=True)]
 
 
-def _pool(make: Callable[[Call, list[tuple[int, ...]]], Layer | None], rank: int) -> Rule:
+def _pool(make: Callable[[Call, list[tuple[int, int]]], Layer | None], rank: int) -> Rule:
     def rule(lo: Lowering, call: Call) -> Value | None:
         layer = make(call, _window(call, rank))
         x = lo.value(call.args["self"])
@@ -45,17 +43,19 @@ def _image(shape: Shape) -> Shape:
     return shape if len(shape) == 4 else (*shape[:2], 1, shape[2])
 
 
-def _max(call: Call, window: list[tuple[int, ...]]) -> Layer | None:
+def _max(call: Call, window: list[tuple[int, int]]) -> Layer | None:
     if any(step != 1 for step in numbers(call.args["dilation"], 1)):
         return None
-    return MaxPool2d(*window, bool(call.args["ceil_mode"]))  # type: ignore[arg-type]
+    kernel, stride, padding = window
+    return MaxPool2d(kernel, stride, padding, bool(call.args["ceil_mode"]))
 
 
-def _mean(call: Call, window: list[tuple[int, ...]]) -> Layer | None:
+def _mean(call: Call, window: list[tuple[int, int]]) -> Layer | None:
     if call.args.get("divisor_override") is not None:
         return None
     counted, ceil = bool(call.args["count_include_pad"]), bool(call.args["ceil_mode"])
-    return AvgPool2d(*window, counted or not any(window[2]), ceil)  # type: ignore[arg-type]
+    kernel, stride, padding = window
+    return AvgPool2d(kernel, stride, padding, counted or not any(padding), ceil)
 
 
 def _adaptive_mean(lo: Lowering, call: Call) -> Value | None:

@@ -80,7 +80,9 @@ def _attention(lo: Lowering, call: Call) -> Value | None:
     if mask is not None:
         kept = lo.operand(mask)
         inputs.append(
-            lo.stored(kept, repeated=False) if isinstance(kept, Const) else lo.unexpanded(lo.value(mask))
+            lo.stored(kept, repeated=False)
+            if isinstance(kept, Const)
+            else lo.unexpanded(lo.value(mask))
         )
     scale = call.args["scale"]
     causal, shared = bool(call.args["is_causal"]), bool(call.args["enable_gqa"])

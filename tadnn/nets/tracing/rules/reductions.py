@@ -10,9 +10,7 @@ from tadnn.nets.tracing.graph import Call
 from tadnn.nets.tracing.lowering import Lowering, Rule, Value, kept_dims
 
 
-def reduced(
-    lo: Lowering, call: Call, function: str, correction: float | None = 0
-) -> Value | None:
+def reduced(lo: Lowering, call: Call, function: str, correction: float | None = 0) -> Value | None:
     """Return a reduction over the call's dimensions; the value's order may wait."""
     x = lo.lazy(call.args["self"])
     dims = kept_dims(call.args.get("dim"), len(x.shape))

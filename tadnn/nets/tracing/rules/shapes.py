@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-
 from tadnn.nets.layers import ClassToken, Concat, Gather, Pad, Roll
 from tadnn.nets.tracing.graph import Call
 from tadnn.nets.tracing.lowering import Const, Lowering, Rule, Value, numbers
@@ -130,9 +129,10 @@ def _cat(lo: Lowering, call: Call) -> Value | None:
     parts = [lo.operand(node) for node in nodes]
     if len(parts) == 1:
         return lo.lazy(nodes[0])
-    if len(parts) == 2 and dim == 1 and isinstance(parts[0], Const) and len(call.shape) == 3:
-        token, rest = parts
-        if token.shape == (-1, 1, call.shape[2]) and rest.shape[0] == -1 and lo.trained(token.node):
+    token, rest = parts[0], parts[1]
+    if len(parts) == 2 and dim == 1 and isinstance(token, Const):
+        first = token.shape == (-1, 1, *call.shape[2:]) and len(call.shape) == 3
+        if first and rest.shape[0] == -1 and lo.trained(token.node):
             weight = lo.tensor(token)[:1]
             return lo.emit(ClassToken(), lo.value(nodes[1]), weights={"weight": weight})
     return lo.emit(Concat(dim), *(lo.value(node) for node in nodes))
@@ -236,7 +236,6 @@ def _view_dtype(lo: Lowering, call: Call) -> Value | None:
 def _transposed_matrix(lo: Lowering, call: Call) -> Value:
     x = lo.lazy(call.args["self"])
     return lo.permuted(x, (1, 0)) if len(x.shape) == 2 else x
-
 
 
 TABLE: Final[dict[str, Rule]] = {
