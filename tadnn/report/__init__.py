@@ -7,6 +7,7 @@ from tadnn.report.prediction import prediction_figure
 from tadnn.report.stairs import stairs_figure
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
+from tadnn.report.tail import tail_figure
 from tadnn.report.text import kernel_text
 from tadnn.report.views import (
     BreakdownView,
@@ -14,6 +15,7 @@ from tadnn.report.views import (
     PredictionView,
     ShareView,
     StairView,
+    TailView,
     setting_text,
 )
 
@@ -26,6 +28,7 @@ __all__ = [
     "PredictionView",
     "ShareView",
     "StairView",
+    "TailView",
     "breakdown_figure",
     "front_rows",
     "front_table",
@@ -35,4 +38,5 @@ __all__ = [
     "save_figure",
     "setting_text",
     "stairs_figure",
+    "tail_figure",
 ]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tadnn.latency import width_of
 from tadnn.tail.cost import WideKernel
+from tadnn.tail.measuring import Decision
 from tadnn.tail.rewrite import Rewrite, Rewriter
 from tadnn.tail.stairs import Stairs
+
+_NOTHING: Final = 0.005
+"""A share of the latency that isn't worth speaking of."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,19 @@ class TailReport:
     def frozen(self) -> tuple[GroupReport, ...]:
         """The groups that can't change."""
         return tuple(group for group in self.groups if group.frozen)
+
+    def remarks(self) -> list[str]:
+        """Say in plain words what the report comes to."""
+        free = [group for group in self.groups if not group.frozen]
+        if not free:
+            return ["no width of this network can change alone: there is no tail to remove"]
+        saved = self.gain_us / 1e3 / self.latency_ms
+        if saved < _NOTHING:
+            return [
+                f"nothing to gain from the tail: stepping down to the nearest edges saves "
+                f"{100 * saved:.1f} % (many waves or large batches fill the hardware)"
+            ]
+        return [f"stepping down to the nearest edges saves up to {100 * saved:.0f} %"]
 
     @property
     def gain_us(self) -> float:
@@ -152,7 +169,9 @@ def _edges(stairs: Stairs) -> tuple[Edge | None, Edge | None]:
     return edge(down), edge(up)
 
 
-def to_json(report: TailReport, rewrite: Rewrite | None) -> dict[str, Any]:
+def to_json(
+    report: TailReport, rewrite: Rewrite | None, decision: Decision | None = None
+) -> dict[str, Any]:
     """Return what ``tadnn tail --json`` prints."""
     return {
         "latency_ms": report.latency_ms,
@@ -161,6 +180,7 @@ def to_json(report: TailReport, rewrite: Rewrite | None) -> dict[str, Any]:
         "batch": report.batch,
         "groups": [_group_to_json(group) for group in report.groups],
         "rewrite": None if rewrite is None else _rewrite_to_json(rewrite),
+        "measured": None if decision is None else _decision_to_json(decision),
     }
 
 
@@ -189,4 +209,14 @@ def _rewrite_to_json(rewrite: Rewrite) -> dict[str, Any]:
         "parameters": rewrite.parameters,
         "gain": rewrite.gain,
         "bound": rewrite.bound,
+    }
+
+
+def _decision_to_json(decision: Decision) -> dict[str, Any]:
+    measured = decision.measured
+    return {
+        "original_ms": decision.original.latency_us / 1e3,
+        "again_ms": decision.again.latency_us / 1e3,
+        "latency_ms": None if measured is None else measured.latency_us / 1e3,
+        "spread_ms": None if measured is None else measured.spread_us / 1e3,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -137,6 +137,12 @@ class Rewriter:
                 f"{least:.3f} of the latency; got {budget}"
             )
         return self._rewrite(chosen)
+
+    def around(self, budget: float, factors: Sequence[float]) -> list[Rewrite]:
+        """Return the rewrites of budgets near one, those that can be met."""
+        problem = self._problem(self._edges())
+        found = (problem.choose(budget * factor * self.present_us) for factor in factors)
+        return [self._rewrite(chosen) for chosen in found if chosen is not None]
 
     def fastest(self) -> Rewrite:
         """Return the fastest network with at least the present capacity."""
