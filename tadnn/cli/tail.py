@@ -272,9 +272,7 @@ def _show_rewrite(
         f"{rewrite.parameters:,}, {rewrite.parameters / parameters:.3f} of them"
     )
     if rewrite.bound is not None:
-        print(
-            f"gain {rewrite.gain:,.0f}; no widths on these edges gain more than {rewrite.bound:,.0f}"
-        )
+        print(f"gain {rewrite.gain:,.0f}; no widths on these edges gain over {rewrite.bound:,.0f}")
     if decision is not None and decision.measured is not None:
         was, now = decision.original.latency_us, decision.measured.latency_us
         print(
@@ -298,7 +296,7 @@ def sweep(
     device: Device = "auto",
     out: Annotated[
         Path | None,
-        typer.Option("-o", metavar="DIR", help="Write stairs.png and stairs.csv there."),
+        typer.Option("-o", metavar="DIR", help="Write a picture and a CSV there."),
     ] = None,
     json: Json = False,
 ) -> None:

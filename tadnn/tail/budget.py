@@ -16,6 +16,8 @@ from tadnn.tail.solve import MOST_ENTRIES, Problem, Table, elimination_order
 
 _MOST_KERNELS: Final = 4_000
 _ROUNDS: Final = 4
+_TOLERANCE: Final = 1e-4
+"""Predictions are rounded to six digits; sums of them differ by more."""
 
 Candidates = Mapping[int, Sequence[int]]
 """The widths that each free group may have, ascending; the present one among them."""
@@ -93,7 +95,7 @@ class WidthProblem:
             if solution is None:
                 break
             chosen = self._chosen(solution.choice, solution.bound if exact else None)
-            fits = chosen.latency_us <= budget_us * (1 + 1e-6)
+            fits = chosen.latency_us <= budget_us * (1 + _TOLERANCE)
             if fits and (best is None or chosen.gain > best.gain):
                 best = chosen
             if solution.choice == around:
