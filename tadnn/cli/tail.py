@@ -53,6 +53,12 @@ def tail(
     capacity: Annotated[
         str, typer.Option(help="What is kept: parameters, flops or importance.")
     ] = "parameters",
+    narrowest: Annotated[
+        float, typer.Option(help="The least share of its width that a layer keeps.")
+    ] = 0.5,
+    widest: Annotated[
+        float, typer.Option(help="The greatest multiple of its width that a layer gets.")
+    ] = 2.0,
     measure: Measure = False,
     minutes: Minutes = 3.0,
     device: Device = "auto",
@@ -84,7 +90,7 @@ def tail(
     if measure:
         model = _own_model(found, model, batch, minutes, device, seed)
     scores = _importance(found, capacity)
-    rewriter = Rewriter(found.net, model, batch, capacity, scores)
+    rewriter = Rewriter(found.net, model, batch, capacity, scores, narrowest, widest)
     report = tail_report(rewriter)
     rewrite = _rewrite(rewriter, widen, budget, fastest)
     decision = None

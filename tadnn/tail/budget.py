@@ -15,7 +15,7 @@ from tadnn.tail.cost import Pricer, WideKernel, WidthCosts
 from tadnn.tail.solve import MOST_ENTRIES, Problem, Table, elimination_order
 
 _MOST_KERNELS: Final = 4_000
-_ROUNDS: Final = 4
+_ROUNDS: Final = 6
 _TOLERANCE: Final = 1e-4
 """Predictions are rounded to six digits; sums of them differ by more."""
 
@@ -86,20 +86,22 @@ class WidthProblem:
 
     def choose(self, budget_us: float) -> Chosen | None:
         """Return the widths of the most capacity within a latency budget; None if none fit."""
-        around, best = self._start, None
+        around, best, wanted = self._start, None, budget_us
         exact = self._is_exact
         for _ in range(1 if exact else _ROUNDS):
             problem = self._problem(around)
             rest = self._chosen(around, None).latency_us - problem.cost(around)
-            solution = problem.solve(budget_us - rest, around)
+            solution = problem.solve(wanted - rest, around)
             if solution is None:
                 break
             chosen = self._chosen(solution.choice, solution.bound if exact else None)
-            fits = chosen.latency_us <= budget_us * (1 + _TOLERANCE)
-            if fits and (best is None or chosen.gain > best.gain):
+            over = chosen.latency_us / budget_us - 1
+            if over <= _TOLERANCE and (best is None or chosen.gain > best.gain):
                 best = chosen
-            if solution.choice == around:
+            if solution.choice == around and over <= _TOLERANCE:
                 break
+            # What was priced one change at a time came out dearer together: aim lower.
+            wanted -= max(0.0, over) * budget_us
             around = solution.choice
         return best
 

@@ -29,7 +29,8 @@ def variants(flow: Flow, count: int = _VARIANTS, seed: int = 0) -> list[Net]:
     """
     rng = np.random.default_rng(seed)
     choices = {
-        group: np.array(candidate_widths(flow.groups[group], _WIDEST)) for group in flow.free
+        group: np.array(candidate_widths(flow.groups[group], _NARROWEST, _WIDEST))
+        for group in flow.free
     }
     nets = [flow.net]
     for _ in range(count - 1 if choices else 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -15,8 +16,11 @@ from tadnn.tail.budget import Chosen, WidthProblem
 from tadnn.tail.capacity import CAPACITIES, Capacity, Importance, flops_gain, parameter_gain
 from tadnn.tail.cost import Pricer, width_costs
 from tadnn.tail.flow import Flow, follow
-from tadnn.tail.stairs import Stairs, candidate_widths, stairs
+from tadnn.tail.stairs import NARROWEST, WIDEST, Stairs, candidate_widths, stairs
 from tadnn.tail.widths import with_widths
+
+_MOST_EDGES: Final = 36
+_WIDEST_EVER: Final = 16
 
 
 @dataclass(frozen=True)
@@ -51,9 +55,11 @@ class Rewriter:
         batch: the batch size.
         capacity: what is to be kept: ``parameters``, ``flops`` or ``importance``.
         importance: of every channel by group, for that capacity.
+        narrowest: the least share of its width that a group may keep, 0 to 1.
+        widest: the greatest multiple of its width that a group may get, at least 1.
 
     Raises:
-        RequestError: an unknown capacity, or ``importance`` without any.
+        RequestError: an unknown capacity, ``importance`` without any, or bounds out of order.
     """
 
     def __init__(
@@ -63,7 +69,14 @@ class Rewriter:
         batch: int = 1,
         capacity: str = "parameters",
         importance: Mapping[int, np.ndarray] | None = None,
+        narrowest: float = NARROWEST,
+        widest: float = WIDEST,
     ) -> None:
+        if not 0 <= narrowest <= 1 <= widest <= _WIDEST_EVER:
+            raise RequestError(
+                f"widths go from a share of at most 1 to a multiple of 1 to {_WIDEST_EVER}; "
+                f"got {narrowest} and {widest}"
+            )
         if capacity not in CAPACITIES:
             raise RequestError(f"capacity is one of {', '.join(CAPACITIES)}; got {capacity!r}")
         if capacity == "importance" and importance is None:
@@ -73,6 +86,7 @@ class Rewriter:
         self.pricer = Pricer(model)
         self.costs = width_costs(self.flow, model, batch)
         self._kind, self._importance = capacity, importance
+        self._range = narrowest, widest
 
     @cached_property
     def weights(self) -> Capacity:
@@ -108,13 +122,8 @@ class Rewriter:
         Groups that a layer norm reads stay: a new channel would change what it computes.
         """
         candidates = {
-            group: [
-                int(width)
-                for i, width in enumerate(found.widths)
-                if i == found.present
-                or (found.efficient[i] and i > found.present and not self._normed(group))
-            ]
-            for group, found in self.stairs.items()
+            group: [width for width in edges if width >= self.flow.groups[group].width]
+            for group, edges in self._edges().items()
         }
         chosen = self._problem(candidates).choose(self.present_us)
         assert chosen is not None  # the present widths fit
@@ -133,8 +142,9 @@ class Rewriter:
         if chosen is None:
             least = problem.cheapest_us() / self.present_us
             raise RequestError(
-                f"a budget is at least what the fastest network of these widths needs, "
-                f"{least:.3f} of the latency; got {budget}"
+                f"a budget is at least what the fastest network with widths from "
+                f"{self._range[0]} times the present ones needs, {least:.3f} of the latency; "
+                f"got {budget}"
             )
         return self._rewrite(chosen)
 
@@ -150,15 +160,15 @@ class Rewriter:
 
     def _edges(self) -> dict[int, list[int]]:
         """Return the efficient widths of every group; normed ones don't grow."""
-        return {
-            group: [
-                int(width)
-                for i, width in enumerate(found.widths)
-                if i == found.present
-                or (found.efficient[i] and (i < found.present or not self._normed(group)))
-            ]
-            for group, found in self.stairs.items()
-        }
+        edges = {}
+        for group, found in self.stairs.items():
+            most = found.present if self._normed(group) else len(found.widths)
+            kept = [i for i, edge in enumerate(found.efficient[:most]) if edge]
+            if len(kept) > _MOST_EDGES:  # a smooth slope: as good at fewer places
+                at = np.linspace(0, len(kept) - 1, _MOST_EDGES).round().astype(int)
+                kept = [kept[i] for i in at]
+            edges[group] = [int(found.widths[i]) for i in sorted({*kept, found.present})]
+        return edges
 
     def _normed(self, group: int) -> bool:
         return self.flow.groups[group].normed

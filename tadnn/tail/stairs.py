@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +13,10 @@ import numpy as np
 from tadnn.tail.cost import Pricer, WidthCosts
 from tadnn.tail.flow import Group
 
-_WIDEST: Final = 2.0
+NARROWEST: Final = 0.5
+WIDEST: Final = 2.0
+"""How far widths may go from where they are, as a rule: capacity alone would starve some layers
+and swell others, which no measure of capacity sees."""
 _FINEST: Final = 4
 _MOST_WIDTHS: Final = 72
 
@@ -39,8 +43,10 @@ class Stairs:
     efficient: np.ndarray
 
 
-def candidate_widths(group: Group, widest: float = _WIDEST) -> list[int]:
-    """Return widths from the least to ``widest`` times the present one, the present among them.
+def candidate_widths(
+    group: Group, narrowest: float = NARROWEST, widest: float = WIDEST
+) -> list[int]:
+    """Return widths from ``narrowest`` to ``widest`` times the present one, that one among them.
 
     Steps are the least multiple of the grain of at least 4 that keeps their number small.
     Edges lie at multiples of vectors and tiles, which the steps divide.
@@ -52,7 +58,8 @@ def candidate_widths(group: Group, widest: float = _WIDEST) -> list[int]:
             step *= 2
     while most // step > _MOST_WIDTHS:
         step *= 2
-    return sorted({*range(step, most + 1, step), group.width})
+    least = max(step, math.ceil(narrowest * group.width / step) * step)
+    return sorted({*range(least, most + 1, step), group.width})
 
 
 def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int]) -> Stairs:
