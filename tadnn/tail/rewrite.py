@@ -107,7 +107,12 @@ class Rewriter:
     def stairs(self) -> dict[int, Stairs]:
         """The stairs of every group that may change."""
         return {
-            group: stairs(self.costs, self.pricer, group, candidate_widths(self.flow.groups[group]))
+            group: stairs(
+                self.costs,
+                self.pricer,
+                group,
+                candidate_widths(self.flow.groups[group], *self._range),
+            )
             for group in self.costs.free
         }
 
