@@ -165,6 +165,10 @@ def latency(
     on: On,
     batch: Batch = 1,
     input: Input = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(help="A phase of the architecture, such as decode; itself when absent."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict a network's latency and where it goes."""
@@ -172,7 +176,7 @@ def latency(
     from tadnn.search import resolve_target
 
     model = load_latency_model(on)
-    found = resolve_target(target, input_shape(input))
+    found = resolve_target(target, input_shape(input), phase)
     prediction = to_json(model.predict_net(found.net, batch), model)
     if json:
         print_json(prediction)

@@ -21,7 +21,15 @@ from tadnn.search.learned import study_latency_model, study_setting
 from tadnn.search.load import require_known, spec_source
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
 from tadnn.search.runner import Ended, Worker
-from tadnn.search.spec import AUTO, StudySpec, require_same
+from tadnn.search.spec import (
+    AUTO,
+    CONSTRAINTS,
+    LATENCY,
+    LATENCY_MS,
+    OBJECTIVES,
+    StudySpec,
+    require_same,
+)
 from tadnn.search.storage import (
     MODEL_ATTR,
     SPACE_ATTR,
@@ -52,6 +60,7 @@ class SearchResult:
         notes: what is worth saying, such as that the space is exhausted.
         files: what was written, by what it is.
         check: predicted against measured finalists, see `prediction_check`; None without any.
+        phase_checks: the same for every phase of the study.
     """
 
     folder: Path
@@ -60,6 +69,7 @@ class SearchResult:
     notes: tuple[str, ...] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
     check: Mapping[str, Any] | None = None
+    phase_checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def study_space(spec: StudySpec) -> tuple[Space, dict[str, str]]:
@@ -67,9 +77,24 @@ def study_space(spec: StudySpec) -> tuple[Space, dict[str, str]]:
 
     Raises:
         SpaceError: a space does not load, or an override does not fit.
+        SpecError: an objective or a constraint is on a phase that a space has not.
     """
     spaces = [load_space(name) for name in spec.space]
-    return union(spaces).narrow(spec.overrides), {space.name: space.hash for space in spaces}
+    joined = union(spaces)
+    _require_phases(spec, joined)
+    return joined.narrow(spec.overrides), {space.name: space.hash for space in spaces}
+
+
+def _require_phases(spec: StudySpec, space: Space) -> None:
+    named: dict[str, tuple[list[str], str]] = {
+        "objectives": ([o for o in spec.objectives if o not in OBJECTIVES], LATENCY),
+        "constraints": ([c for c in spec.constraints.bounds() if c not in CONSTRAINTS], LATENCY_MS),
+    }
+    known = {"objectives": OBJECTIVES, "constraints": CONSTRAINTS}
+    for key, (names, suffix) in named.items():
+        valid = (*known[key], *(phase + suffix for phase in space.phases))
+        for name in names:
+            require_known(spec_source(spec), key, key.removesuffix("s"), name, valid)
 
 
 def require_names(spec: StudySpec) -> None:
@@ -196,7 +221,7 @@ def run_search(
     )
     evaluator = build_evaluator(spec, space, model)
     study, ended = search(spec, evaluator, spaces, model_facts(model), progress)
-    notes = [note for note in (_ending_note(spec, ended),) if note is not None]
+    notes = [note for note in (_noise_note(spec), _ending_note(spec, ended)) if note is not None]
     calibrated_on = () if model is None else model.card.data.get("calibration_nets", ())
     clock = finalists_clock(spec, model, device)
     notes += run_finalists(spec, study, clock, calibrated_on, progress)
@@ -206,8 +231,16 @@ def run_search(
     warning = infeasible_warning(record)
     if warning is not None:
         notes.append(warning)  # the caller shows it beside the least infeasible
-    check = prediction_check(record, study)
-    return SearchResult(results_folder(spec), record, ended.complete, tuple(notes), files, check)
+    checks = {phase: prediction_check(record, study, phase) for phase in (None, *spec.phases)}
+    return SearchResult(
+        results_folder(spec),
+        record,
+        ended.complete,
+        tuple(notes),
+        files,
+        checks.pop(None),
+        {phase: check for phase, check in checks.items() if phase and check},
+    )
 
 
 def write_front(spec: StudySpec, study: optuna.Study) -> tuple[dict[str, Any], dict[str, Path]]:
@@ -236,6 +269,17 @@ def _require_begun(spec: StudySpec, spaces: Mapping[str, str], device: str) -> N
         clock = open_clock(device, study_setting(spec))
         here = {"device": clock.device.slug, "setting": clock.setting.to_dict()}
         require_same("device and setting", {key: frozen[key] for key in here}, here)
+
+
+def _noise_note(spec: StudySpec) -> str | None:
+    if spec.dataset is not None or spec.accuracy is None or spec.accuracy.proxy is None:
+        return None
+    from tadnn.accuracy import find_proxy
+
+    proxy = find_proxy(spec.accuracy.proxy)
+    if "dataset" not in proxy.needs or proxy.makes_inputs:
+        return None
+    return f"there is no data set: the proxy {proxy.name} looked at noise"
 
 
 def _ending_note(spec: StudySpec, ended: Ended) -> str | None:

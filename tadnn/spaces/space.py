@@ -54,7 +54,8 @@ class Space:
         self.name, self.choices = name, dict(choices)
         self.default_input, self.default_classes = _shape(default_input), default_classes
         self.source_hash = source_hash
-        self._builds: dict[str | None, Build] = {None: build, **_checked(name, phases or {})}
+        self._builds: dict[str | None, Build] = {None: build}
+        self._builds.update(_checked(name, phases or {}))
         check_choices(name, self.choices)
         if type(default_classes) is not int or default_classes < 1:
             raise SpaceError(f"default_classes is a positive whole number; got {default_classes!r}")
