@@ -241,7 +241,7 @@ def network_shape(spec: StudySpec, space: Space) -> tuple[tuple[int, ...], int |
         DataError: the data set cannot be read.
     """
     if spec.dataset is None:
-        return spec.input_shape or space.default_input, None
+        return spec.input_shape or space.default_input, spec.classes
     from tadnn.accuracy import load_dataset
 
     dataset = load_dataset(spec.dataset, spec.input_shape)

@@ -115,8 +115,9 @@ class FinalistsSpec(_Part):
 class StudySpec(_Part):
     """A study as its YAML states it, checked; `load_spec` makes one.
 
-    The optional `threads`, `storage` and `input_shape` stay as written (None: their default);
-    see `thread_count`, `study_storage` and the data set for what they then are.
+    The optional `threads`, `storage`, `input_shape` and `classes` stay as written (None: their
+    default); see `thread_count`, `study_storage`, the data set and the space for what they
+    then are.
     """
 
     name: StrictStr
@@ -124,6 +125,7 @@ class StudySpec(_Part):
     overrides: Mapping[StrictStr, Any] = Field(default_factory=dict)
     dataset: StrictStr | None = None
     input_shape: tuple[Count, ...] | None = None
+    classes: Count | None = None
     latency_model: StrictStr | None = None
     runtime: StrictStr = "torch-eager"
     dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -179,6 +181,11 @@ class StudySpec(_Part):
             raise ValueError("the objective accuracy needs the key 'accuracy'")
         if self.accuracy is not None and self.accuracy.train is not None and self.dataset is None:
             raise ValueError("accuracy by training needs the key 'dataset'")
+        if self.dataset is not None and self.classes is not None:
+            raise ValueError(
+                "the classes are those of the data set: leave out one of the keys 'classes' and "
+                f"'dataset'; received classes {self.classes}"
+            )
         images = self.dataset is not None and self.input_shape is not None
         if images and len(self.input_shape or ()) != 3:
             raise ValueError(

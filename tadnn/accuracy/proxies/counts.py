@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from tadnn.accuracy.proxies.base import Proxy, required
-from tadnn.nets import Embedding, PositionEmbedding
+from tadnn.nets import Embedding, Linear, PositionEmbedding
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,9 +47,15 @@ class DecoderParameters(Proxy):
     def score(
         self, net: Net | None, module: nn.Module | None, dataset: Dataset | None, seed: int
     ) -> float:
-        """Return the parameters of all layers but embeddings and the last one."""
-        *inner, _ = required(self, "net", net).layers()
-        counted = [p for p in inner if not isinstance(p.layer, Embedding | PositionEmbedding)]
+        """Return the parameters of all layers but embeddings and what gives a token's scores."""
+        placed = list(required(self, "net", net).layers())
+        vocabularies = {p.layer.count for p in placed if isinstance(p.layer, Embedding)}
+        counted = [
+            p
+            for p in placed
+            if not isinstance(p.layer, Embedding | PositionEmbedding)
+            and not (isinstance(p.layer, Linear) and p.output[-1] in vocabularies)
+        ]
         return float(sum(p.layer.parameters(*p.inputs) for p in counted))
 
 
