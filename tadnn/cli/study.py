@@ -163,12 +163,12 @@ def _print_front(record: Mapping[str, Any], spec: StudySpec) -> None:
     console = Console(highlight=False)
     if record["members"]:
         view = FrontView.from_records(record, knee=knee_trial(record))
-        console.print(front_table(view, console.width))
+        console.print(front_table(view, console.width), crop=False)
     elif record.get("least_infeasible"):
         nearest = {**record, "members": record["least_infeasible"]}
         table = front_table(FrontView.from_records(nearest, knee=_NO_TRIAL), console.width)
         table.title = f"{spec.name}: no trial meets the constraints; the least infeasible"
-        console.print(table)
+        console.print(table, crop=False)
     else:
         print(f"study {spec.name} has no completed trial yet")
 

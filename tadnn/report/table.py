@@ -37,7 +37,8 @@ def front_rows(view: FrontView) -> list[tuple[str, ...]]:
 def front_table(view: FrontView, width: int = 80) -> Table:
     """Return the members as a table for a terminal ``width`` columns wide; the knee stands out.
 
-    Numbers are never cut. Architectures are shown where there is room for them.
+    Numbers are never cut: where there is no room even for them the table is wider, so print it
+    without cropping. Architectures are shown where there is room for them.
     """
     rows, columns = front_rows(view), front_columns(view)
     numbers = [i for i, column in enumerate(columns) if column != ARCHITECTURE]
@@ -60,6 +61,8 @@ def front_table(view: FrontView, width: int = 80) -> Table:
     for point, row in zip(view.members, rows, strict=True):
         style = "bold" if point.trial == view.knee else None
         table.add_row(*(row[i] for i in shown), style=style)
+    if room < 0:  # long lines are better than lost digits
+        table.width = width - room
     return table
 
 
