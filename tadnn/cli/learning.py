@@ -65,7 +65,8 @@ def profile(
     for entry in space or ():
         loaded = load_space(entry)
         archs = loaded.sample(SAMPLED_NETS, seed)
-        nets += [loaded.build(arch, shape, classes) for arch in archs]
+        phases = (None, *loaded.phases)
+        nets += [loaded.build(arch, shape, classes, phase) for arch in archs for phase in phases]
     default = Budget()
     # With a time given, the time decides.
     most = kernels or (default.kernels if minutes is None else 1_000_000)
