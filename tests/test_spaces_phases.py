@@ -38,9 +38,7 @@ def test_a_users_space_has_phases(space: Space) -> None:
 
 
 def test_an_unknown_phase(space: Space) -> None:
-    with pytest.raises(
-        UnknownName, match="phase of space mini 'hafl'; did you mean 'half'"
-    ):
+    with pytest.raises(UnknownName, match="phase of space mini 'hafl'; did you mean 'half'"):
         space.build(ARCH, phase="hafl")
 
 
@@ -75,7 +73,5 @@ def test_a_phase_that_raises_is_named(tmp_path: Path) -> None:
     space = load_space(write_space(tmp_path, text=text))
     with pytest.raises(SpaceError, match="phase odd of space mini raised ZeroDivisionError"):
         space.build(ARCH, phase="odd")
-    with pytest.raises(
-        SpaceError, match="phase no of space mini returns a tadnn Net; got N"
-    ):
+    with pytest.raises(SpaceError, match="phase no of space mini returns a tadnn Net; got N"):
         space.build(ARCH, phase="no")

@@ -15,7 +15,7 @@ from studies_examples import run
 from typer.testing import CliRunner
 
 from tadnn.cli.main import app
-from tadnn.errors import SpecError, UnknownName
+from tadnn.errors import RequestError, SpecError, UnknownName
 from tadnn.files import STUDIES, read_json
 from tadnn.latency import load_latency_model, score
 from tadnn.search import (
@@ -28,6 +28,7 @@ from tadnn.search import (
     study_space,
     trial_records,
 )
+from tadnn.search.objective import network_shape
 from tadnn.search.run import require_names
 
 BUILTIN = ("decoder", "fashion-mnist", "imagenet-resnet", "quickstart", "vit")
@@ -337,3 +338,33 @@ def test_noise_is_what_the_network_takes() -> None:
     assert (int(labels.min()), int(labels.max())) == (0, 49)
     assert torch.equal(noise_for(net, 3).splits["train"].images, images)
     assert not torch.equal(noise_for(net, 4).splits["train"].images, images)
+
+
+def test_decoder_parameters_leave_out_embeddings_and_output() -> None:
+    """Two layers: norms, attention 64 -> 3 x 32 and 32 -> 64, feed-forward 64 -> 64 -> 64."""
+    from tadnn.accuracy import evaluate_proxy
+
+    space, _ = study_space(parse_spec({**BARE, "overrides": {"sequence": 16}}))
+    arch = {
+        "sequence": 16, "layers": 2, "width": 64, "kv_heads": 1, "queries": 1, "head_width": 32,
+        "feed_forward": 64,
+    }  # fmt: skip
+    net = space.build(arch, None, 50)
+    layer = 2 * 64 + (3 * 32) * 65 + 64 * 33 + 2 * 64 + 64 * 65 + 64 * 65
+    norm_of_head = 2 * 64
+    assert evaluate_proxy("decoder_parameters", net, None, None) == 2 * layer + norm_of_head
+    assert net.parameters == 2 * layer + norm_of_head + 2 * 50 * 64 + 16 * 64
+    with pytest.raises(
+        RequestError, match=r"'zen' makes inputs of float.*takes int64\. Valid: nas"
+    ):
+        evaluate_proxy("zen", net, net.to_module(), None)
+
+
+BARE = {"name": "bare", "space": "transformer", "objectives": ["flops"], "trials": 1}
+
+
+def test_classes_are_the_data_sets_or_the_specs() -> None:
+    spec = parse_spec({**BARE, "classes": 77})
+    assert network_shape(spec, study_space(spec)[0]) == ((2048,), 77)
+    with pytest.raises(SpecError, match="leave out one of the keys 'classes' and 'dataset'"):
+        parse_spec({**BARE, "classes": 77, "dataset": "digits"})

@@ -47,6 +47,8 @@ def draw_study(
         view = FrontView.from_records(record, trial_records(study), knee=knee)
         files = _save(pareto_figure(view), folder, "pareto", formats)
         for phase in view.phases:
+            if phase == view.score_phase:
+                continue  # the other latency is drawn against it
             figure = pareto_figure(view.in_phase(phase))
             files |= _save(figure, folder, f"pareto-{phase}", formats)
         for named in (None, *view.phases):

@@ -84,11 +84,13 @@ class FrontView:
         knee: the trial number of the knee; None where there is no front.
         score_label: what ``score`` is, with its direction.
         score_is_count: whether it is a positive count, of which less is better.
-        joined: whether latency and the score are the study's only objectives, so that a line
-            through the members bounds what the study found.
+        joined: whether the latency that is shown and the score are the study's only objectives,
+            so that a line through the members bounds what the study found.
         accuracy_label: what the finalists' accuracy is.
         phases: the phases whose latencies the study looked at.
         phase: the one whose latencies the points have; None: the networks themselves.
+        beside: the study's objectives beside the score.
+        score_phase: the phase whose latency is the score, where objectives are latencies alone.
     """
 
     study: str
@@ -102,6 +104,8 @@ class FrontView:
     accuracy_label: str
     phases: tuple[str, ...] = ()
     phase: str | None = None
+    beside: frozenset[str] = frozenset()
+    score_phase: str | None = None
 
     @classmethod
     def from_records(
@@ -150,6 +154,8 @@ class FrontView:
             score_label=label,
             score_is_count=count,
             joined=set(objectives) == {"latency", second},
+            beside=frozenset(objectives) - {second},
+            score_phase=second.removesuffix(_LATENCY) if second.endswith(_LATENCY) else None,
             accuracy_label=_accuracy_label(splits),
             phases=tuple(dict.fromkeys(phase for r in seen for phase in r.get("phases", {}))),
         )
@@ -165,7 +171,7 @@ class FrontView:
             self,
             members=tuple(members),
             others=tuple(placed(self.others)),
-            joined=False,
+            joined=self.beside == {phase + _LATENCY},
             phase=phase,
         )
 

@@ -30,7 +30,7 @@ def knee_trial(record: Mapping[str, Any]) -> int | None:
     finalists = _finalists(members)
     if finalists:
         timed = all(_latency(m) is not None for m in finalists)
-        axis = "latency" if timed else cost
+        axis = "latency" if timed and not _is_latency(cost or "") else cost
         points = [(_loss(m, axis), -m["trained"]["accuracy"]) for m in finalists]
         return int(finalists[pareto.knee(points)]["trial"])
     points = [(_loss(m, cost), _loss(m, second)) for m in members]
