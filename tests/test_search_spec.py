@@ -7,7 +7,7 @@ import yaml
 
 from tadnn.errors import SpecError, StudyMismatch, UnknownName
 from tadnn.search import load_spec, parse_spec, study_folder, study_storage
-from tadnn.search.run import require_names
+from tadnn.search.names import require_names
 from tadnn.search.spec import AUTO, differences, require_same, thread_count
 
 RECORD = {

@@ -28,8 +28,8 @@ from tadnn.search import (
     study_space,
     trial_records,
 )
+from tadnn.search.names import require_names
 from tadnn.search.objective import network_shape
-from tadnn.search.run import require_names
 
 BUILTIN = ("decoder", "fashion-mnist", "imagenet-resnet", "quickstart", "vit")
 

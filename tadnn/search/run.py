@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from tadnn.errors import RequestError, SpecError, UnknownName
+from tadnn.errors import RequestError
 from tadnn.files import write_json, write_text
 from tadnn.profiling import open_clock
 from tadnn.progress import SILENT, Progress
@@ -18,18 +18,10 @@ from tadnn.search.address import StorageAddress, storage_errors
 from tadnn.search.finalists import finalists_clock, prediction_check, run_finalists
 from tadnn.search.front import front_csv, front_record, infeasible_warning
 from tadnn.search.learned import study_latency_model, study_setting
-from tadnn.search.load import require_known, spec_source
+from tadnn.search.names import require_names, require_phases
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
 from tadnn.search.runner import Ended, Worker
-from tadnn.search.spec import (
-    AUTO,
-    CONSTRAINTS,
-    LATENCY,
-    LATENCY_MS,
-    OBJECTIVES,
-    StudySpec,
-    require_same,
-)
+from tadnn.search.spec import AUTO, StudySpec, require_same
 from tadnn.search.storage import (
     MODEL_ATTR,
     SPACE_ATTR,
@@ -81,43 +73,8 @@ def study_space(spec: StudySpec) -> tuple[Space, dict[str, str]]:
     """
     spaces = [load_space(name) for name in spec.space]
     joined = union(spaces)
-    _require_phases(spec, joined)
+    require_phases(spec, joined)
     return joined.narrow(spec.overrides), {space.name: space.hash for space in spaces}
-
-
-def _require_phases(spec: StudySpec, space: Space) -> None:
-    named: dict[str, tuple[list[str], str]] = {
-        "objectives": ([o for o in spec.objectives if o not in OBJECTIVES], LATENCY),
-        "constraints": ([c for c in spec.constraints.bounds() if c not in CONSTRAINTS], LATENCY_MS),
-    }
-    known = {"objectives": OBJECTIVES, "constraints": CONSTRAINTS}
-    for key, (names, suffix) in named.items():
-        valid = (*known[key], *(phase + suffix for phase in space.phases))
-        for name in names:
-            require_known(spec_source(spec), key, key.removesuffix("s"), name, valid)
-
-
-def require_names(spec: StudySpec) -> None:
-    """Check the names in a spec that `load_spec` leaves open, since they need torch.
-
-    Raises:
-        SpecError: with near matches.
-    """
-    from tadnn.runtimes import RUNTIMES
-
-    source = spec_source(spec)
-    require_known(source, "runtime", "runtime", spec.runtime, RUNTIMES)
-    if spec.dataset is not None:
-        from tadnn.accuracy import require_dataset
-
-        try:
-            require_dataset(spec.dataset)
-        except UnknownName as error:
-            raise SpecError(f"{source}: dataset: {error}") from None
-    if spec.accuracy is not None and spec.accuracy.proxy is not None:
-        from tadnn.accuracy import PROXIES
-
-        require_known(source, "accuracy.proxy", "proxy", spec.accuracy.proxy, PROXIES)
 
 
 def model_facts(model: LatencyModel | None) -> dict[str, Any] | None:

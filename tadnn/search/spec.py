@@ -78,10 +78,7 @@ class AccuracySpec(_Part):
 
 
 class ConstraintsSpec(_Part):
-    """Upper bounds; an architecture beyond one of them is infeasible.
-
-    Beside the fields there may be ``PHASE_latency_ms``, for phases of the space.
-    """
+    """Upper bounds, beyond which nothing is feasible; also ``PHASE_latency_ms`` of a phase."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Bound] = Field(init=False)
@@ -115,9 +112,8 @@ class FinalistsSpec(_Part):
 class StudySpec(_Part):
     """A study as its YAML states it, checked; `load_spec` makes one.
 
-    The optional `threads`, `storage`, `input_shape` and `classes` stay as written (None: their
-    default); see `thread_count`, `study_storage`, the data set and the space for what they
-    then are.
+    What is optional stays as written (None: its default); see `thread_count`, `study_storage`,
+    the data set and the space for what it then is.
     """
 
     name: StrictStr
