@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tadnn.errors import ShapeError
 from tadnn.kernels import Kernel
+from tadnn.nets.layers.attention import Attention
 from tadnn.nets.layers.base import Layer, Shape, TorchComposite, need_rank
 
 
@@ -50,6 +51,11 @@ class CachedAttention(Layer):
     def _kv_heads(self) -> int:
         return self.heads if self.kv_heads is None else self.kv_heads
 
+    @property
+    def _whole(self) -> Attention:
+        """The attention that this is a step of."""
+        return Attention(self.heads, self.head_width, self.kv_heads, True, self.qkv_bias)
+
     def _sizes(self, width: int) -> tuple[int, int]:
         """Return the values per head and the outputs of the first projection."""
         head = width // self.heads if self.head_width is None else self.head_width
@@ -61,12 +67,7 @@ class CachedAttention(Layer):
         need_rank(shape, 3)
         if shape[1] != 1:
             raise ShapeError(f"takes one new token, (n, 1, d); got {list(shape)}")
-        if self.head_width is None and shape[2] % self.heads:
-            raise ShapeError(
-                f"heads divide the width where head_width is absent; "
-                f"got a width of {shape[2]} for {self.heads} heads"
-            )
-        return shape
+        return self._whole.infer(shape)
 
     def torch(self, *shapes: Shape) -> TorchComposite:
         """Return ``CachedAttention``, which calls ``scaled_dot_product_attention``."""
@@ -93,9 +94,7 @@ class CachedAttention(Layer):
 
     def parameters(self, *shapes: Shape) -> int:
         """Return both projections' weights and biases."""
-        width = shapes[0][2]
-        head, projected = self._sizes(width)
-        return projected * (width + self.qkv_bias) + width * (self.heads * head + 1)
+        return self._whole.parameters(*shapes)
 
     def buffers(self, *shapes: Shape) -> int:
         """Return the cached keys and values."""
