@@ -50,6 +50,7 @@ def test_exported_names() -> None:
         "Block",
         "BlockBuilder",
         "BlockFacts",
+        "CachedAttention",
         "ClassToken",
         "Concat",
         "Conv1d",

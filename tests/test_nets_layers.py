@@ -26,6 +26,7 @@ from tadnn.nets import (
     AvgPool2d,
     BatchNorm2d,
     BlockBuilder,
+    CachedAttention,
     ClassToken,
     Concat,
     Conv1d,
@@ -445,6 +446,25 @@ EXAMPLES = [
         moved=(120 + 576 + 480) + 8 * (60 + 25) + 2 * 200 + 8 * (25 + 30 + 30) + (240 + 288 + 120),
         uncounted=2 * 8 * 150,
     ),
+    Example(  # 2 x 2 caches of 5 tokens and the new one; their query heads are 2 rows each
+        CachedAttention(4, 5, head_width=6, kv_heads=2, qkv_bias=False),
+        ((2, 1, 12),),
+        (2, 1, 12),
+        multiply_adds=2 * 12 * 48 + 2 * 4 * 2 * 36 + 2 * 24 * 12,
+        parameters=48 * 12 + 12 * 25,
+        buffers=2 * 2 * 5 * 6,
+        kernels=(
+            "linear(m=2,n=48,k=12)",
+            "concat(rows=4,cols=36)",
+            "concat(rows=4,cols=36)",
+            "bmm(b=4,m=2,n=6,k=6)",
+            "softmax(rows=8,cols=6)",
+            "bmm(b=4,m=2,n=6,k=6)",
+            "linear(m=2,n=12,k=24,epilogue=bias)",
+        ),
+        moved=(24 + 576 + 96) + 4 * 144 + 2 * 4 * (12 + 36 + 12) + 2 * 48 + (48 + 288 + 24),
+        uncounted=2 * 4 * 2 * 36,
+    ),
 ]
 
 each = pytest.mark.parametrize("example", EXAMPLES, ids=str)
@@ -678,6 +698,7 @@ NEVER_SIZES = [-1, -(10**30), MAX_SIZE + 1, "64", 1.0, 1.5, float("nan"), True, 
         (GroupNorm, {}, "groups", ()),
         (Embedding, {"width": 3}, "count", ()),
         (Attention, {"heads": MAX_SIZE}, "head_width", (None,)),
+        (CachedAttention, {"heads": 4}, "context", ()),
     ],
 )
 def test_fields_of_the_wrong_kind_are_refused(
@@ -742,6 +763,10 @@ def test_pairs() -> None:
         (lambda: Dropout(math.nan), "p of Dropout is a finite number"),
         (lambda: LeakyReLU("steep"), "slope of LeakyReLU is a finite number"),
         (lambda: Attention(4, kv_heads=3), "kv_heads of Attention divides heads; got 3 for 4"),
+        (
+            lambda: CachedAttention(4, 7, kv_heads=3),
+            "kv_heads of CachedAttention divides heads; got 3 for 4",
+        ),
     ],
 )
 def test_rules_of_fields(make: Any, message: str) -> None:
@@ -814,6 +839,12 @@ class TestShapesThatDoNotFit:
             (ClassToken(), ((1, 8),), "3 dimensions"),
             (Attention(3), ((1, 5, 8),), "a width of 8 for 3 heads"),
             (Attention(2), ((1, 8),), "3 dimensions"),
+            (
+                CachedAttention(2, 7),
+                ((1, 5, 8),),
+                r"takes one new token, \(n, 1, d\); got .1, 5, 8",
+            ),
+            (CachedAttention(3, 7), ((1, 1, 8),), "a width of 8 for 3 heads"),
         ],
     )
     def test_refused(self, layer: Layer, shapes: tuple[Shape, ...], message: str) -> None:

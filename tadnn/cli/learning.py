@@ -65,7 +65,8 @@ def profile(
     for entry in space or ():
         loaded = load_space(entry)
         archs = loaded.sample(SAMPLED_NETS, seed)
-        nets += [loaded.build(arch, shape, classes) for arch in archs]
+        phases = (None, *loaded.phases)
+        nets += [loaded.build(arch, shape, classes, phase) for arch in archs for phase in phases]
     default = Budget()
     # With a time given, the time decides.
     most = kernels or (default.kernels if minutes is None else 1_000_000)
@@ -165,6 +166,10 @@ def latency(
     on: On,
     batch: Batch = 1,
     input: Input = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(help="A phase of the architecture, such as decode; itself when absent."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict a network's latency and where it goes."""
@@ -172,7 +177,7 @@ def latency(
     from tadnn.search import resolve_target
 
     model = load_latency_model(on)
-    found = resolve_target(target, input_shape(input))
+    found = resolve_target(target, input_shape(input), phase)
     prediction = to_json(model.predict_net(found.net, batch), model)
     if json:
         print_json(prediction)

@@ -13,7 +13,9 @@ On = Annotated[str, typer.Option("--on", metavar="MODEL[@DEVICE]", help="The lat
 Batch = Annotated[int, typer.Option(min=1, help="Inputs per run.")]
 Input = Annotated[
     str | None,
-    typer.Option("--input", metavar="C,H,W", help="Input shape, such as 3,224,224."),
+    typer.Option(
+        "--input", metavar="C,H,W", help="Input shape, such as 3,224,224; of a sequence 512."
+    ),
 ]
 Device = Annotated[
     str,
@@ -28,16 +30,20 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def input_shape(text: str | None) -> tuple[int, ...] | None:
-    """Return ``C,H,W`` as a shape.
+    """Return ``C,H,W``, or the ``T`` of a sequence, as a shape.
 
     Raises:
-        RequestError: it isn't three positive whole numbers.
+        RequestError: it isn't three positive whole numbers, or one.
     """
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 3 or not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
-        raise RequestError(f"--input is three positive whole numbers C,H,W; got {text!r}")
+    if len(parts) not in (1, 3) or not all(
+        p.isascii() and p.isdigit() and int(p) > 0 for p in parts
+    ):
+        raise RequestError(
+            f"--input is three positive whole numbers C,H,W, or one for a sequence; got {text!r}"
+        )
     return tuple(int(part) for part in parts)
 
 

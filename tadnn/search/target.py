@@ -15,7 +15,7 @@ from tadnn.errors import SpaceError, TadnnError, TargetError, UnknownName
 from tadnn.files import SEARCH_SPACES, read_json
 from tadnn.nets import Net, Shape
 from tadnn.search.load import load_spec
-from tadnn.search.objective import NET_ATTR, RESULT_ATTR, unpack_net
+from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, RESULT_ATTR, unpack_net
 from tadnn.search.spec import StudySpec
 from tadnn.search.storage import find_study
 from tadnn.search.trials import evaluated_trial
@@ -38,7 +38,7 @@ class Target:
     arch: Mapping[str, Any] | None = None
 
 
-def resolve_target(text: str, input_shape: Shape | None = None) -> Target:
+def resolve_target(text: str, input_shape: Shape | None = None, phase: str | None = None) -> Target:
     """Return the network that a TARGET names.
 
     **A callable's file and an architecture's space file are run.**
@@ -46,50 +46,61 @@ def resolve_target(text: str, input_shape: Shape | None = None) -> Target:
     Args:
         text: the TARGET.
         input_shape: (C, H, W) to build for; the network's own when None.
+        phase: of an architecture, which of its space's phases; the network itself when None.
 
     Raises:
         TargetError: it names no network.
         RequestError: what it names is missing or damaged.
     """
     if "#" in text:
-        target = _from_study(*text.rsplit("#", 1))
+        study, _, number = text.rpartition("#")
+        target = _from_study(study, number, phase)
     elif text.endswith(".json"):
-        target = _from_json(Path(text), input_shape)
+        target = _from_json(Path(text), input_shape, phase)
+    elif phase is not None:
+        raise TargetError(f"only an architecture has phases; got {text!r} and phase {phase!r}")
     elif ":" in text:
         target = _from_callable(*text.rsplit(":", 1))
     else:
         raise TargetError(f"{_FORMS}; got {text!r}")
-    if input_shape is not None and target.net.input_shape != input_shape:
+    if phase is None and input_shape is not None and target.net.input_shape != input_shape:
         net = Net.checked(input_shape, target.net.blocks)
         target = Target(target.name, net, target.space, target.arch)
     return target
 
 
-def resolve_trial(spec: StudySpec, number: int) -> Target:
-    """Return the network of a study's evaluated trial.
+def resolve_trial(spec: StudySpec, number: int, phase: str | None = None) -> Target:
+    """Return the network of a study's evaluated trial, or that of a phase that the study looks at.
 
     Raises:
         TargetError: there is no evaluated trial of that number.
+        UnknownName: the study looks at no such phase.
     """
     trial = evaluated_trial(find_study(spec), number)
     result = trial.user_attrs[RESULT_ATTR]
-    net = unpack_net(trial.user_attrs[NET_ATTR])
-    return Target(f"{spec.name}#{number}", net, result["space"], result["arch"])
+    if phase is not None and phase not in spec.phases:
+        raise UnknownName(f"phase of study {spec.name}", phase, spec.phases)
+    stored = NET_ATTR if phase is None else PHASE_NET_ATTR + phase
+    net = unpack_net(trial.user_attrs[stored])
+    of = "" if phase is None else f" {phase}"
+    return Target(f"{spec.name}#{number}{of}", net, result["space"], result["arch"])
 
 
-def _from_study(study_name: str, number: str) -> Target:
+def _from_study(study_name: str, number: str, phase: str | None) -> Target:
     if not (number.isascii() and number.isdigit()):
         raise TargetError(f"STUDY#TRIAL ends in a trial's number; got {number!r}")
-    return resolve_trial(load_spec(study_name), int(number))
+    return resolve_trial(load_spec(study_name), int(number), phase)
 
 
-def _from_json(path: Path, input_shape: Shape | None) -> Target:
+def _from_json(path: Path, input_shape: Shape | None, phase: str | None) -> Target:
     data = read_json(path)
     if not isinstance(data, dict):
         raise TargetError(f"{path} holds neither a Net nor an architecture: {_FORMS}")
-    if isinstance(data.get("net"), dict):  # an export's architecture.json
+    if phase is not None and ("net" in data or "format" in data) and "arch" not in data:
+        raise TargetError(f"only an architecture has phases; {path} holds a Net")
+    if isinstance(data.get("net"), dict) and phase is None:  # an export's architecture.json
         return Target(path.stem, Net.from_json(data["net"]), data.get("space"), data.get("arch"))
-    if "format" in data:
+    if "format" in data and phase is None:
         return Target(path.stem, Net.from_json(data))
     wrapped = isinstance(data.get("arch"), dict)
     record = data["arch"] if wrapped else data
@@ -104,7 +115,7 @@ def _from_json(path: Path, input_shape: Shape | None) -> Target:
         if shape is None and "input_shape" in data:
             shape = _sizes(path, "input_shape", data["input_shape"])
     space = _space_of(path, name, arch)
-    net = space.build(arch, shape, classes)
+    net = space.build(arch, shape, classes, phase)
     net.chain()  # shapes that don't fit show here, by layer
     return Target(path.stem, net, space.name, arch)
 

@@ -25,6 +25,7 @@ from tadnn.nets.layers.base import (
     TorchModule,
 )
 from tadnn.nets.layers.convolution import Conv1d, Conv2d, ConvTranspose2d, DepthwiseConv2d
+from tadnn.nets.layers.decoding import CachedAttention
 from tadnn.nets.layers.elementwise import Add, Concat, Mul, Softmax
 from tadnn.nets.layers.linear import Linear
 from tadnn.nets.layers.normalization import BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
@@ -45,6 +46,7 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     Attention,
     AvgPool2d,
     BatchNorm2d,
+    CachedAttention,
     ClassToken,
     Concat,
     Conv1d,
@@ -91,6 +93,7 @@ __all__ = [
     "Attention",
     "AvgPool2d",
     "BatchNorm2d",
+    "CachedAttention",
     "ClassToken",
     "Concat",
     "Conv1d",
