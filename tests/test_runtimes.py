@@ -258,7 +258,7 @@ def test_a_prepared_kernel_computes_its_op(
     kernel: Kernel, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[object, ...]] = []
-    real = torch_calls._Operands.calls
+    real = torch_calls.Operands.calls
 
     def recording(self, call, shapes, *arguments):  # type: ignore[no-untyped-def]
         def recorded(*tensors):  # type: ignore[no-untyped-def]
@@ -267,7 +267,7 @@ def test_a_prepared_kernel_computes_its_op(
 
         return real(self, recorded, shapes, *arguments)
 
-    monkeypatch.setattr(torch_calls._Operands, "calls", recording)
+    monkeypatch.setattr(torch_calls.Operands, "calls", recording)
     setting = Setting(layout=layout)
     run = EAGER.prepare_kernel(kernel, setting)
     with EAGER.session(setting):
@@ -379,7 +379,8 @@ def test_wrong_settings_are_refused(data: dict[str, object], words: str) -> None
 
 
 def test_runtimes_are_found_by_name() -> None:
-    assert RUNTIMES == {"torch-eager": EAGER}
+    assert RUNTIMES["torch-eager"] is EAGER
+    assert {name: runtime.name for name, runtime in RUNTIMES.items()} == {n: n for n in RUNTIMES}
     assert isinstance(EAGER, TorchEager)
     with pytest.raises(UnknownName, match="did you mean 'torch-eager'"):
         find_runtime("torch-eagre")
