@@ -99,13 +99,13 @@ def steps(rehearse: str | None, short: bool) -> list[Step]:
     work = [sys.executable, str(HERE / "gpu_steps.py"), "--device", device]
     work += ["--short"] if short else []
     return [
-        Step("environment", 40, [*work, "environment"]),
-        Step("tests", 100, [*pytest, *marked]),
-        Step("profile-fp32", 125, [*work, "profile", "fp32"]),
-        Step("profile-bf16", 105, [*work, "profile", "bf16"]),
-        Step("held-out", 60, [*work, "held-out"]),
-        Step("sweeps", 60, [*work, "sweeps"]),
-        Step("study", 60, [*work, "study"]),
+        Step("environment", 30, [*work, "environment"]),
+        Step("tests", 90, [*pytest, *marked]),
+        Step("profile-fp32", 110, [*work, "profile", "fp32"]),
+        Step("profile-bf16", 95, [*work, "profile", "bf16"]),
+        Step("held-out", 45, [*work, "held-out"]),
+        Step("sweeps", 45, [*work, "sweeps"]),
+        Step("study", 45, [*work, "study"]),
     ]
 
 
