@@ -9,7 +9,7 @@ packages=(
   lightgbm optuna sqlalchemy alembic mako markupsafe colorlog cloudpickle pydantic pydantic-core
   annotated-types typing-inspection typing-extensions pyyaml tqdm packaging greenlet
   typer click shellingham rich markdown-it-py mdurl pygments annotated-doc
-  filelock psutil safetensors threadpoolctl scipy scikit-learn joblib narwhals
+  filelock psutil safetensors threadpoolctl scipy pillow
   pytest iniconfig pluggy
 )
 mkdir -p "$out"

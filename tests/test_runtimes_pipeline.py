@@ -13,7 +13,14 @@ from tadnn.hardware import find_device
 from tadnn.latency import load_latency_model
 
 
-@pytest.mark.parametrize("runtime", ["torch-compile", "cuda-graph", "cuda-kernels"])
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "cuda-graph",
+        pytest.param("cuda-kernels", marks=pytest.mark.slow),
+        pytest.param("torch-compile", marks=pytest.mark.slow),
+    ],
+)
 def test_a_study_runs_from_its_yaml_to_the_export(
     runtime: str, in_tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -25,15 +32,12 @@ def test_a_study_runs_from_its_yaml_to_the_export(
     record = json.loads(out)
     assert (record["runtime"], record["device"]) == (runtime, "a100-40gb-fake")
     assert sum(member["measured"] is not None for member in record["members"]) >= 1
-    assert (Path(record["files"]["knee"]) / "card.json").is_file() or any(
-        Path(record["files"]["knee"]).iterdir()
-    )
+    assert any(Path(record["files"]["knee"]).iterdir())
     model = load_latency_model("auto-tiny")
     assert model.setting.runtime == runtime
     assert model.device.units == find_device("a100-40gb").units
     assert model.nets.held_out["mape"] < 15
-    fused = {part for op in model.ops for part in [op]}
-    assert ("relu" in fused) == (runtime != "torch-compile"), "there, no relu is launched alone"
+    assert ("relu" in model.ops) == (runtime != "torch-compile"), "fused, none is launched alone"
 
 
 def test_settings_of_one_device_never_mix(
