@@ -340,6 +340,17 @@ def test_a_session_fixes_threads_and_precision_and_restores_them() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
+def test_torchs_old_and_new_precision_agree_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where they don't, TorchInductor fails. No GPU is needed to set them.
+    monkeypatch.setattr(EAGER, "_check_device", lambda _: None)
+    before = torch.get_float32_matmul_precision()
+    for math, old in (("tf32", "high"), ("ieee", "highest")):
+        with EAGER.session(Setting(math=math), "cuda:0"):
+            assert torch.get_float32_matmul_precision() == old
+            assert torch.backends.cuda.matmul.fp32_precision == math
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_what_a_cpu_cannot_do_is_refused() -> None:
     with pytest.raises(RequestError, match="tf32"), EAGER.session(Setting(math="tf32")):
         pass

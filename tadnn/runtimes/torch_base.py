@@ -37,19 +37,19 @@ class TorchRuntime(Runtime):
         self._check_device(device)
         if setting.math == "tf32" and device == "cpu":
             raise RequestError("math 'tf32' needs an NVIDIA GPU; got device 'cpu'. Valid: ieee.")
-        backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
+        convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
         threads = torch.get_num_threads()
-        precisions = [backend.fp32_precision for backend in backends]
+        before = torch.backends.cuda.matmul.fp32_precision, convolutions.fp32_precision
         try:
             torch.set_num_threads(setting.threads)
-            for backend in backends:
-                backend.fp32_precision = setting.math
+            _set_matmul_precision(setting.math)
+            convolutions.fp32_precision = setting.math
             with torch.inference_mode():
                 yield
         finally:
             torch.set_num_threads(threads)
-            for backend, precision in zip(backends, precisions, strict=True):
-                backend.fp32_precision = precision
+            _set_matmul_precision(before[0])
+            convolutions.fp32_precision = before[1]
 
     def _aten_call(self, kernel: Kernel, setting: Setting, device: str) -> Run:
         """Return a callable of the ATen call that eager makes for the kernel."""
@@ -96,6 +96,17 @@ class TorchRuntime(Runtime):
         valid = [*(["cpu"] if "cpu" in self.kinds else []), *(f"cuda:{i}" for i in range(count))]
         if device != "cpu" and not (index.isdigit() and int(index) < count):
             raise RequestError(f"{self.name} has no device {device!r}. Valid: {', '.join(valid)}.")
+
+
+def _set_matmul_precision(precision: str) -> None:
+    """Set the precision of fp32 matrix products, in torch's old way and in its new one.
+
+    TorchInductor reads the old one, which fails where only the new one was set.
+    """
+    import torch
+
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cuda.matmul.fp32_precision = precision
 
 
 @functools.lru_cache(maxsize=16384)
