@@ -344,10 +344,10 @@ def test_torchs_old_and_new_precision_agree_in_a_session(monkeypatch: pytest.Mon
     # Where they don't, TorchInductor fails. No GPU is needed to set them.
     monkeypatch.setattr(EAGER, "_check_device", lambda _: None)
     before = torch.get_float32_matmul_precision()
-    for math, old in (("tf32", "high"), ("ieee", "highest")):
-        with EAGER.session(Setting(math=math), "cuda:0"):
+    for mode, old in (("tf32", "high"), ("ieee", "highest")):
+        with EAGER.session(Setting(math=mode), "cuda:0"):
             assert torch.get_float32_matmul_precision() == old
-            assert torch.backends.cuda.matmul.fp32_precision == math
+            assert torch.backends.cuda.matmul.fp32_precision == mode
     assert torch.get_float32_matmul_precision() == before
 
 

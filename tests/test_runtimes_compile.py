@@ -144,6 +144,17 @@ def test_the_cpu_clock_measures_compiled_kernels_and_networks() -> None:
     assert all(m.latency_us > 0 for m in found)
 
 
+@pytest.mark.slow
+@needs_compiler
+def test_networks_in_one_process_keep_their_own_code() -> None:
+    nets = [Net((3, 4, 4), (("only", gated(width)),)) for width in range(1, 10)]
+    with COMPILE.session(SETTING), torch._dynamo.config.patch(error_on_recompile=True):
+        runs = [COMPILE.prepare_net(net, 1, SETTING) for net in nets]
+        for _ in range(2):
+            shapes = [run().shape for run in runs]  # type: ignore[attr-defined]
+    assert [tuple(shape) for shape in shapes] == [(1, width, 4, 4) for width in range(1, 10)]
+
+
 def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.shutil, "which", lambda _: None)
     monkeypatch.delenv("CXX", raising=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import types
 from importlib.util import find_spec
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
@@ -15,6 +16,9 @@ from tadnn.runtimes.base import Run
 from tadnn.runtimes.inductor_fusion import LIBRARY_OPS, lower_fused
 from tadnn.runtimes.setting import Setting
 from tadnn.runtimes.torch_base import TorchRuntime
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _COMPILERS: Final = ("g++", "clang++", "c++")
 
@@ -64,9 +68,15 @@ class TorchCompile(TorchRuntime):
 
         module, x = self._module(net, batch, setting, device)
         require_compiler(device)
-        # Compiled networks of one class share a cache of few entries.
-        torch.compiler.reset()
-        compiled = torch.compile(module, dynamic=False)
+
+        def forward(x: Tensor) -> object:
+            return module(x)
+
+        # Dynamo remembers few graphs per code object and tries one after the other: each
+        # network has a code object of its own.
+        code = forward.__code__.replace()
+        own = types.FunctionType(code, forward.__globals__, closure=forward.__closure__)
+        compiled = torch.compile(own, dynamic=False)
         with torch.inference_mode():
             compiled(x)
         return functools.partial(compiled, x)
