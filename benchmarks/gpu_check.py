@@ -53,6 +53,7 @@ def main() -> int:
         print(f"OUT is a new or an empty folder; got {asked.out}", file=sys.stderr)
         return 2
     asked.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the running step as well
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         return check(asked.out, Path(folder), asked.rehearse, asked.short)
 
@@ -139,8 +140,10 @@ def run_step(
                 status = "done" if code == 0 else f"failed with exit code {code}"
             except subprocess.TimeoutExpired:
                 status = f"stopped after {limit_s:.0f} s"
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            finally:
+                if process.poll() is None:  # too slow, or this process is told to end
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
     result: dict[str, object] = {"status": status, "wall_s": round(time.monotonic() - start, 1)}
     facts = work / "facts" / f"{step.name}.json"
     if facts.is_file():
