@@ -54,6 +54,7 @@ def test_exported_names() -> None:
         "DTYPE_BYTES",
         "EPILOGUES",
         "MAX_SIZE",
+        "OPAQUE",
         "OPS",
         "Kernel",
         "KernelRow",

@@ -25,6 +25,9 @@ DTYPE_BYTES: Final = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 MAX_SIZE: Final = 2**31 - 1
 """The greatest size of one dimension; products of two still fit integer arrays."""
 
+OPAQUE: Final = "opaque"
+"""The op of a kernel of which nothing is known but its work."""
+
 OPS: Final[dict[str, Op]] = {
     "conv2d": Conv2dOp(),
     "conv_transpose2d": ConvTranspose2dOp(),
@@ -61,7 +64,7 @@ OPS: Final[dict[str, Op]] = {
     "upsample_bilinear": UpsampleOp(),
     "embedding": EmbeddingOp(),
     "permute": PermuteOp(),
-    "opaque": OpaqueOp(),
+    OPAQUE: OpaqueOp(),
 }
 
 # What a fused epilogue reads beside the kernel's own output: elements per output element.

@@ -75,7 +75,7 @@ def resolve_target(text: str, input_shape: Shape | None = None) -> Target:
     elif text.endswith(".json"):
         target = _from_json(Path(text), input_shape)
     elif ":" in text:
-        target = _from_callable(*text.rsplit(":", 1), input_shape)
+        target = _from_callable(text, input_shape)
     else:
         raise TargetError(f"{_FORMS}; got {text!r}")
     if input_shape is not None and target.net.input_shape != input_shape:
@@ -155,18 +155,19 @@ def _space_of(path: Path, name: Any, arch: Mapping[str, Any]) -> Space:
     return best
 
 
-def _from_callable(where: str, name: str, input_shape: Shape | None) -> Target:
+def _from_callable(text: str, input_shape: Shape | None) -> Target:
+    where, name = text.rsplit(":", 1)
     module = import_user_code(where, TargetError)
     found = getattr(module, name, None)
     if not callable(found):  # which a module is too
         callables = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UnknownName(f"callable of {where}", name, callables)
-    made = found if is_module(found) else _called(found, f"{where}:{name}")
+    made = found if is_module(found) else _called(found, text)
     if is_module(made):
-        return _from_module(made, f"{where}:{name}", input_shape)
+        return _from_module(made, text, input_shape)
     if not isinstance(made, Net):
         raise TargetError(
-            f"{where}:{name}() returns a tadnn Net or a torch nn.Module; got {type(made).__name__}"
+            f"{text}() returns a tadnn Net or a torch nn.Module; got {type(made).__name__}"
         )
     made.chain()
     return Target(name, made)
