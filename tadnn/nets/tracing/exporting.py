@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import linecache
 import random
 import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +26,11 @@ _HERE = str(Path(__file__).parent)
 def as_it_was(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode inside a ``with`` block and restore everything but values after it.
 
-    Values are safe: what runs inside are tensors without any.
+    Values are safe: what runs inside are tensors without any. They may end up in attributes
+    and in what attributes hold, such as a module's cache of masks by their size.
     """
     kept = [
-        (part, dict(part.__dict__), [dict(part.__dict__[name]) for name in _DICTS])
+        (part, dict(part.__dict__), [(v, copy.copy(v)) for v in _holders(part)])
         for part in module.modules()
     ]
     python, generator = random.getstate(), torch.get_rng_state()
@@ -42,15 +45,16 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
         for part, attributes, contents in kept:
             part.__dict__.clear()
             part.__dict__.update(attributes)
-            for name, content in zip(_DICTS, contents, strict=True):
-                part.__dict__[name].clear()
-                part.__dict__[name].update(content)
+            for holder, content in contents:
+                holder.clear()
+                (holder.extend if isinstance(holder, list) else holder.update)(content)
         torch.backends.mha.set_fastpath_enabled(fast)
         random.setstate(python)
         torch.set_rng_state(generator)
 
 
-_DICTS = ("_parameters", "_buffers", "_modules")
+def _holders(part: nn.Module) -> list[Any]:
+    return [value for value in vars(part).values() if isinstance(value, (dict, list, set))]
 
 
 def export(module: nn.Module, example: Tensor) -> ExportedProgram:
