@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, EPILOGUES, OPS, Kernel
+from tadnn.kernels import DTYPE_BYTES, EPILOGUES, OPS, Kernel, Op
 from tadnn.latency.quantization import (
     GPU_TILES,
     ceil_div,
@@ -74,11 +74,15 @@ class KernelBatch:
 
     @cached_property
     def roofline(self) -> tuple[np.ndarray, np.ndarray]:
-        """Microseconds of arithmetic, rounded up to whole waves and vectors, and of memory; [n]."""
+        """Microseconds of arithmetic, rounded up to whole waves and vectors, and of memory; [n].
+
+        Where no matrix product says how the arithmetic is cut up, nothing is rounded.
+        """
         device = self.device
         share = slots_of(device, self.threads) / device.units
-        _, utilisation = self.occupancy
-        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6) / utilisation
+        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6)
+        if OPS[self.op].matrix(self.dims) is not None:
+            compute = compute / self.occupancy[1]
         return compute, self.bytes_moved / (device.bandwidth_gbps * 1e3)
 
 
@@ -97,8 +101,8 @@ def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np
     for name in OPS[batch.op].sizes:
         columns[f"log {name}"] = np.log2(np.maximum(batch.dims[name], 0.5))
     columns["log bytes"] = np.log2(batch.bytes_moved)
-    if np.any(batch.flops):
-        columns["log flops"] = np.log2(batch.flops)
+    if type(OPS[batch.op]).flops is not Op.flops:
+        columns["log flops"] = np.log2(np.maximum(batch.flops, 1))
         columns["log intensity"] = columns["log flops"] - columns["log bytes"]
     for index, part in enumerate(EPILOGUES):
         columns[f"epilogue {part}"] = batch.epilogues[:, index]
