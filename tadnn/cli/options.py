@@ -13,11 +13,15 @@ On = Annotated[str, typer.Option("--on", metavar="MODEL[@DEVICE]", help="The lat
 Batch = Annotated[int, typer.Option(min=1, help="Inputs per run.")]
 Input = Annotated[
     str | None,
-    typer.Option("--input", metavar="C,H,W", help="Input shape, such as 3,224,224."),
+    typer.Option(
+        "--input", metavar="C,H,W", help="Input shape, such as 3,224,224; of a sequence 512."
+    ),
 ]
 Device = Annotated[
     str,
-    typer.Option(help="auto (first GPU, else CPU), cpu, cuda:N, or fake (no real device)."),
+    typer.Option(
+        help="auto (first GPU, else CPU), cpu, cuda:N, or fake, fake:SLUG (no real device)."
+    ),
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Measure again what was measured: the machine was busy.")

@@ -25,6 +25,9 @@ DTYPE_BYTES: Final = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 MAX_SIZE: Final = 2**31 - 1
 """The greatest size of one dimension; products of two still fit integer arrays."""
 
+OPAQUE: Final = "opaque"
+"""The op of a kernel of which nothing is known but its work."""
+
 OPS: Final[dict[str, Op]] = {
     "conv2d": Conv2dOp(),
     "conv_transpose2d": ConvTranspose2dOp(),
@@ -61,8 +64,31 @@ OPS: Final[dict[str, Op]] = {
     "upsample_bilinear": UpsampleOp(),
     "embedding": EmbeddingOp(),
     "permute": PermuteOp(),
-    "opaque": OpaqueOp(),
+    OPAQUE: OpaqueOp(),
 }
 
 # What a fused epilogue reads beside the kernel's own output: elements per output element.
-EPILOGUES: Final[dict[str, int]] = {"bias": 0, "relu": 0, "batch_norm": 0, "add": 1}
+EPILOGUES: Final[dict[str, int]] = {
+    "bias": 0,
+    "relu": 0,
+    "batch_norm": 0,
+    "add": 1,
+    "relu6": 0,
+    "leaky_relu": 0,
+    "sigmoid": 0,
+    "hard_sigmoid": 0,
+    "hard_swish": 0,
+    "tanh": 0,
+    "gelu": 0,
+    "gelu_tanh": 0,
+    "silu": 0,
+    "mul": 1,
+    "mul_rows": 0,
+    "add_cols": 0,
+    "softmax": 0,
+    "layer_norm": 0,
+    "rms_norm": 0,
+    "group_norm": 0,
+    "global_avg_pool": 0,
+    "token_mean": 0,
+}

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, EPILOGUES, OPS, Kernel
+from tadnn.kernels import DTYPE_BYTES, EPILOGUES, OPS, Kernel, Op
 from tadnn.latency.quantization import (
     GPU_TILES,
     ceil_div,
@@ -101,8 +101,8 @@ def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np
     for name in OPS[batch.op].sizes:
         columns[f"log {name}"] = np.log2(np.maximum(batch.dims[name], 0.5))
     columns["log bytes"] = np.log2(batch.bytes_moved)
-    if np.any(batch.flops):
-        columns["log flops"] = np.log2(batch.flops)
+    if type(OPS[batch.op]).flops is not Op.flops:
+        columns["log flops"] = np.log2(np.maximum(batch.flops, 1))
         columns["log intensity"] = columns["log flops"] - columns["log bytes"]
     for index, part in enumerate(EPILOGUES):
         columns[f"epilogue {part}"] = batch.epilogues[:, index]

@@ -35,6 +35,37 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
+class CachedAttention(nn.Module):
+    """Multi-head attention of (n, 1, width) to the tokens before, whose keys and values it keeps.
+
+    ``keys`` and ``values`` are (1, kv_heads, context, head): every sequence of a batch has them.
+    """
+
+    def __init__(
+        self, width: int, heads: int, head: int, kv_heads: int, context: int, qkv_bias: bool
+    ) -> None:
+        super().__init__()
+        self.split, self.head = (heads, kv_heads, kv_heads), head
+        self.qkv = nn.Linear(width, sum(self.split) * head, bias=qkv_bias)
+        self.out = nn.Linear(heads * head, width)
+        self.keys: Tensor
+        self.values: Tensor
+        self.register_buffer("keys", torch.zeros(1, kv_heads, context, head))
+        self.register_buffer("values", torch.zeros(1, kv_heads, context, head))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend to the cached tokens and the new one."""
+        heads = self.qkv(x).unflatten(-1, (sum(self.split), self.head)).transpose(1, 2)
+        query, key, value = heads.split(self.split, dim=1)
+        n = x.shape[0]
+        key = torch.cat((self.keys.expand(n, -1, -1, -1), key), dim=2)
+        value = torch.cat((self.values.expand(n, -1, -1, -1), value), dim=2)
+        # The query heads that share a key are rows of one product.
+        rows = query.reshape(n, self.split[1], -1, self.head)
+        mixed = nn.functional.scaled_dot_product_attention(rows, key, value)
+        return self.out(mixed.reshape(n, 1, -1))  # type: ignore[no-any-return]
+
+
 class ClassToken(nn.Module):
     """A learned token before the others of (n, t, width)."""
 

@@ -37,20 +37,22 @@ class PredictionView:
     pairs: tuple[PairView, ...]
 
     @classmethod
-    def from_front(cls, front: Record) -> PredictionView:
-        """Make the view of a front's re-measured members."""
+    def from_front(cls, front: Record, phase: str | None = None) -> PredictionView:
+        """Make the view of a front's re-measured members; of one of their phases where named."""
+        seen = [(m["trial"], m if phase is None else m["phases"][phase]) for m in front["members"]]
         pairs = tuple(
             PairView(
-                f"#{m['trial']}",
+                f"#{trial}",
                 m["predicted"]["latency_ms"],
                 m["predicted"]["std_ms"],
                 m["measured"]["latency_ms"],
                 m["measured"]["spread_ms"],
             )
-            for m in front["members"]
+            for trial, m in seen
             if m["measured"] and m["predicted"]
         )
-        return cls(f"{front['study']}: predicted and measured", setting_text(front), pairs)
+        of = "" if phase is None else f", {phase}"
+        return cls(f"{front['study']}{of}: predicted and measured", setting_text(front), pairs)
 
     @property
     def mape(self) -> float | None:

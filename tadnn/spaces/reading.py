@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from tadnn.errors import TraceError
 from tadnn.files import stable_hash
-from tadnn.nets import Shape, trace
+from tadnn.nets import Net, Shape, trace
 from tadnn.user_code import is_module
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _MOST_KEPT: Final = 4096
 
@@ -25,11 +28,13 @@ class Reading:
         build: what its file defines.
     """
 
-    def __init__(self, space: str, build: Callable[[dict[str, Any], Shape, int], object]) -> None:
+    def __init__(
+        self, space: str, build: Callable[[dict[str, Any], Shape, int], Net | nn.Module]
+    ) -> None:
         self._space, self._build = space, build
-        self._read: dict[str, object] = {}
+        self._read: dict[str, Net] = {}
 
-    def __call__(self, arch: Mapping[str, Any], input_shape: Shape, classes: int) -> object:
+    def __call__(self, arch: dict[str, Any], input_shape: Shape, classes: int) -> Net | nn.Module:
         """Return what ``build`` does, read where it is a module.
 
         Raises:
@@ -55,5 +60,5 @@ class Reading:
         return net
 
     @staticmethod
-    def _key(arch: Mapping[str, Any], input_shape: Shape, classes: int) -> str:
-        return stable_hash([dict(arch), list(input_shape), classes])
+    def _key(arch: dict[str, Any], input_shape: Shape, classes: int) -> str:
+        return stable_hash([arch, list(input_shape), classes])

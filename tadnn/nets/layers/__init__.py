@@ -25,6 +25,7 @@ from tadnn.nets.layers.base import (
     TorchModule,
 )
 from tadnn.nets.layers.convolution import Conv1d, Conv2d, ConvTranspose2d, DepthwiseConv2d
+from tadnn.nets.layers.decoding import CachedAttention
 from tadnn.nets.layers.elementwise import Add, Concat, Mul, Softmax
 from tadnn.nets.layers.linear import Linear
 from tadnn.nets.layers.normalization import BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
@@ -52,6 +53,7 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     AvgPool2d,
     BatchNorm2d,
     Binary,
+    CachedAttention,
     ClassToken,
     Concat,
     Conv1d,
@@ -113,6 +115,7 @@ __all__ = [
     "AvgPool2d",
     "BatchNorm2d",
     "Binary",
+    "CachedAttention",
     "ClassToken",
     "Concat",
     "Conv1d",

@@ -178,9 +178,7 @@ class Binary(Layer):
             return (Kernel(BINARY[self.function][0], rows_cols(out), dtype),)
         if out not in shapes:  # an outer sum or product: writes more than it reads
             return (Kernel("scalar", rows_cols(out), dtype),)
-        first = next(i for i, (a, b) in enumerate(zip(small, out, strict=True)) if a != 1 or b == 1)
-        while first < len(out) and small[first] == 1:
-            first += 1
+        first = next((i for i, size in enumerate(small) if size != 1), len(out))
         if first == len(out):
             return (Kernel("scalar", rows_cols(out), dtype),)
         if small[first:] == out[first:]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import io
 import linecache
+import logging
+import operator
 import random
 import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from tadnn.errors import TraceError
 
@@ -24,10 +30,11 @@ _HERE = str(Path(__file__).parent)
 def as_it_was(module: nn.Module) -> Iterator[None]:
     """Set evaluation mode inside a ``with`` block and restore everything but values after it.
 
-    Values are safe: what runs inside are tensors without any.
+    Values are safe: what runs inside are tensors without any. They may end up in attributes
+    and in what attributes hold, such as a module's cache of masks by their size.
     """
     kept = [
-        (part, dict(part.__dict__), [dict(part.__dict__[name]) for name in _DICTS])
+        (part, dict(part.__dict__), [(v, copy.copy(v)) for v in _holders(part)])
         for part in module.modules()
     ]
     python, generator = random.getstate(), torch.get_rng_state()
@@ -42,15 +49,16 @@ def as_it_was(module: nn.Module) -> Iterator[None]:
         for part, attributes, contents in kept:
             part.__dict__.clear()
             part.__dict__.update(attributes)
-            for name, content in zip(_DICTS, contents, strict=True):
-                part.__dict__[name].clear()
-                part.__dict__[name].update(content)
+            for holder, content in contents:
+                holder.clear()
+                (holder.extend if isinstance(holder, list) else holder.update)(content)
         torch.backends.mha.set_fastpath_enabled(fast)
         random.setstate(python)
         torch.set_rng_state(generator)
 
 
-_DICTS = ("_parameters", "_buffers", "_modules")
+def _holders(part: nn.Module) -> list[Any]:
+    return [value for value in vars(part).values() if isinstance(value, (dict, list, set))]
 
 
 def export(module: nn.Module, example: Tensor) -> ExportedProgram:
@@ -60,43 +68,78 @@ def export(module: nn.Module, example: Tensor) -> ExportedProgram:
         TraceError: torch.export cannot follow the module.
     """
     try:
-        with as_it_was(module), warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with as_it_was(module), _quiet(), torch.no_grad():
             program = torch.export.export(module, (example,), strict=False)
             return program.run_decompositions({}) if _must_be_functional(program) else program
     except Exception as error:  # whatever people's own forward raises
         raise TraceError(_in_words(module, example, error)) from error
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what torch prints of its own insides, whole graphs among it."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
 def _must_be_functional(program: ExportedProgram) -> bool:
-    """Tell whether something is written in place that another name may still show."""
+    """Tell whether something is written in place that is read by another name afterwards.
+
+    Everything else that is written in place has the same graph without: whoever reads it later
+    reads what the operator gave. Making a graph functional takes longer than the export.
+    """
     order = {node: i for i, node in enumerate(program.graph.nodes)}
     for node in program.graph.nodes:
-        if node.op != "call_function":
+        if node.op != "call_function" or node.target is operator.getitem:
             continue
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if not isinstance(node.target, torch._ops.OpOverload):
             return True
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+        schema = node.target._schema
+        if not schema.is_mutable:
             continue
-        written = node.args[0]
-        name = node.target._schema.name
-        simple = isinstance(written, torch.fx.Node) and written.op == "call_function"
-        alone = simple and not _is_view(written) and not any(map(_is_view, written.users))
-        if not (
-            alone and name.endswith("_") and all(order[u] <= order[node] for u in written.users)
-        ):
+        first = node.args[0] if node.args else None
+        if not schema.name.endswith("_") or not isinstance(first, Node):
+            return True
+        names = _names(first, node)
+        stored = any(
+            n.op == "placeholder" and n.name not in program.graph_signature.user_inputs
+            for n in names
+        )
+        if stored or any(order[user] > order[node] for name in names for user in name.users):
             return True
     return False
 
 
-def _is_view(node: torch.fx.Node) -> bool:
+def _names(written: Node, writer: Node) -> set[Node]:
+    """Return every node whose memory a value shares, but for the writer's own output."""
+    found: set[Node] = set()
+    waiting = [written]
+    while waiting:
+        node = waiting.pop()
+        if node in found or node is writer:
+            continue
+        found.add(node)
+        if _is_view(node):
+            waiting += node.all_input_nodes
+        waiting += [user for user in node.users if _is_view(user)]
+    return found
+
+
+def _is_view(node: Node) -> bool:
     """Tell whether a value may share memory with the one that it comes from."""
     target = node.target
+    if node.op != "call_function":
+        return False
     if not isinstance(target, torch._ops.OpOverload):
         return True
-    name = target._schema.name.removeprefix("aten::")
-    aliases = any(argument.alias_info is not None for argument in target._schema.arguments)
-    return (aliases and not name.endswith("_")) or name in _MAYBE_VIEWS
+    shares = any(argument.alias_info is not None for argument in target._schema.arguments)
+    return shares or target._schema.name.removeprefix("aten::") in _MAYBE_VIEWS
 
 
 _MAYBE_VIEWS = frozenset({"reshape", "contiguous", "flatten", "unflatten", "to", "dropout"})
@@ -116,7 +159,7 @@ def _in_words(module: nn.Module, example: Tensor, error: Exception) -> str:
             f"for every input: make the branch static (a flag of the module), select with "
             f"torch.where, or hand over the part of the module without it"
         )
-    if "indices" in str(error) and "embedding" in str(error).lower():
+    if "'indices'" in str(error) and "Long" in str(error):
         return (
             f"{kind} looks token ids up{where}: {text}. Pass dtype=torch.int64; got {example.dtype}"
         )

@@ -45,6 +45,8 @@ def _projections(
     """Return the two projections around scaled products; None where they aren't ``Attention``."""
     product, sources = items[i].layer, []
     assert isinstance(product, ScaledDotProduct)
+    if len(items[i].shape) != 4:
+        return None
     _, heads, tokens, width = items[i].shape
     if product.shared or product.scale not in (None, width**-0.5):
         return None

@@ -130,8 +130,6 @@ def _shape(a: Tensor, b: Tensor, node: Node) -> Shape:
     for x, y in zip(a.shape, b.shape, strict=True):
         merged = _merged(int(x), int(y), node)
         sizes.append(-merged.times if isinstance(merged, PerBatch) else merged)
-    if 0 in sizes:
-        raise TraceError(f"{node.target} gives a tensor without values{line_of(node)}")
     return tuple(sizes)
 
 

@@ -60,6 +60,8 @@ def opaque(lo: Lowering, call: Call) -> Value | tuple[Value, ...]:
     flops = _flops(call) / BATCHES[0]
     sizes = json.dumps([list(value.shape) for value in inputs])
     several = not isinstance(call.node.meta["val"], Tensor)
+    # One launch gives all parts: the first that is used counts.
+    counts = min((int(str(user.args[1])) for user in call.node.users if user.users), default=0)
     made = []
     try:
         for part, shape in enumerate(call.shapes):
@@ -68,7 +70,7 @@ def opaque(lo: Lowering, call: Call) -> Value | tuple[Value, ...]:
                 json.dumps(arguments),
                 sizes,
                 json.dumps(list(shape)),
-                0.0 if part else flops,  # one launch gives all parts
+                flops if part == (counts if several else 0) else 0.0,
                 part if several else None,
             )
             made.append(lo.emit(layer, *inputs))

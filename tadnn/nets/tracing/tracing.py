@@ -6,6 +6,7 @@ from collections import Counter
 
 import torch
 from torch import Tensor, nn
+from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from tadnn.errors import RequestError, ShapeError, TraceError
@@ -66,6 +67,11 @@ def trace_module(
         raise TraceError(
             f"{type(module).__name__} does something that no network of blocks does: {error}"
         ) from error
+    if not kind.is_floating_point and net.input_dtype == "float":
+        raise TraceError(
+            f"whole numbers are inputs only where an embedding looks them up; "
+            f"{type(module).__name__} computes with them: pass floats"
+        )
     found = Counter(layer.layer.op for layer in net.layers() if isinstance(layer.layer, Opaque))
     return Traced(net, weights, dict(sorted(found.items())))
 
@@ -142,10 +148,10 @@ def _many(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def _output(module: nn.Module, node: Node, lo: Lowering) -> Value:
-    outputs = [n for n in node.args[0] if isinstance(n, Node)]  # type: ignore[union-attr]
-    signature = lo.program.graph_signature
-    names = set(signature.user_outputs)
-    own = [n for n in outputs if n.name in names]
+    # Beside its outputs, a graph gives what it wrote to inputs and buffers.
+    specs = lo.program.graph_signature.output_specs
+    given = zip(node.args[0], specs, strict=True)  # type: ignore[arg-type]
+    own = [n for n, spec in given if spec.kind == OutputKind.USER_OUTPUT and isinstance(n, Node)]
     if len(own) != 1:
         raise TraceError(
             f"a module gives one tensor; {type(module).__name__} gives {len(own)}. Wrap it in a "

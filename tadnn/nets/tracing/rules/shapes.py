@@ -140,11 +140,11 @@ def _cat(lo: Lowering, call: Call) -> Value | None:
 
 def _stack(lo: Lowering, call: Call) -> Value | None:
     dim = call.args["dim"] % len(call.shape)
-    if dim == 0:
-        return None
-    one = (*call.shape[:dim], 1, *call.shape[dim + 1 :])
-    parts = [lo.viewed(lo.value(node), one) for node in call.args["tensors"]]
-    return lo.emit(Concat(dim), *parts)
+    shape = call.shape[:dim] + call.shape[dim + 1 :]
+    at = max(dim, 1)  # in front of the batch: behind it, and the order waits
+    one = (*shape[:at], 1, *shape[at:])
+    made = lo.emit(Concat(at), *(lo.viewed(lo.value(n), one) for n in call.args["tensors"]))
+    return made if dim else lo.permuted(made, (1, 0, *range(2, len(one))))
 
 
 def _pad(lo: Lowering, call: Call) -> Value | None:
