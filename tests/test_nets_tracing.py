@@ -223,6 +223,12 @@ PATTERNS: dict[str, tuple[Callable[[], nn.Module], Shape, str]] = {
         TOKENS,
         "Reduce Pointwise Binary",
     ),
+    "sizes": (
+        lambda: Of(lambda m, x: torch.cat((x, torch.ones_like(x.chunk(2, 2)[0])), 2)),
+        TOKENS,
+        "Stored Concat",
+    ),
+    "zeros": (lambda: Of(lambda m, x: x - torch.zeros_like(x)), TOKENS, "Stored Binary"),
     "in_place": (lambda: Of(lambda m, x: _written(x)), TOKENS, ""),
 }
 
