@@ -18,6 +18,7 @@ from tadnn.nets.tracing.rules import (
     reductions,
     shapes,
     weighted,
+    windows,
 )
 
 RULES: Final[dict[str, Rule]] = {
@@ -30,6 +31,7 @@ RULES: Final[dict[str, Rule]] = {
         reductions.TABLE,
         shapes.TABLE,
         weighted.TABLE,
+        windows.TABLE,
     )
     for name, rule in table.items()
 }
