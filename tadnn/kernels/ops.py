@@ -61,4 +61,15 @@ OPS: Final[dict[str, Op]] = {
 }
 
 # What a fused epilogue reads beside the kernel's own output: elements per output element.
-EPILOGUES: Final[dict[str, int]] = {"bias": 0, "relu": 0, "batch_norm": 0, "add": 1}
+EPILOGUES: Final[dict[str, int]] = {
+    "bias": 0,
+    "relu": 0,
+    "batch_norm": 0,
+    "add": 1,
+    "relu6": 0,
+    "leaky_relu": 0,
+    "sigmoid": 0,
+    "hard_sigmoid": 0,
+    "hard_swish": 0,
+    "tanh": 0,
+}

@@ -26,12 +26,14 @@ from tadnn.profiling import (
     NetRun,
     ProfileDatabase,
     Subject,
+    covering_nets,
     kernel_pool,
     measure,
     next_kernels,
+    relative_costs,
 )
 from tadnn.progress import SILENT, Advance, Progress
-from tadnn.runtimes import find_runtime
+from tadnn.runtimes import find_runtime, lower_net
 
 # Shares of the budget: what is spread over the pool first, and each refinement.
 _ROUNDS: Final = (0.4, 0.3, 0.3)
@@ -40,6 +42,8 @@ _AT_A_TIME: Final = 64
 # With a time limit, so many are measured between two looks at it, and kernels get this share.
 _AT_A_TIME_LIMITED: Final = 16
 _TIME_OF_KERNELS: Final = 0.75
+# Networks observed between two looks at the clock and at what is known.
+_NETS_AT_A_TIME: Final = 4
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,9 @@ def learn(
     budget = budget or Budget()
     start = time.monotonic()
     known = {} if fresh else database.kernels(clock.device.slug, clock.setting)
-    _measure_kernels(clock, database, nets, batch, known, budget, start, seed, progress)
+    observed = find_runtime(clock.setting.runtime).observed
+    get_kernels = _observe_kernels if observed else _measure_kernels
+    get_kernels(clock, database, nets, batch, known, budget, start, seed, progress)
     timings = _measure_nets(clock, database, nets, batch, budget, start, progress, fresh=fresh)
     with progress.task("fitting the latency model", None):
         model = fit_kernels(
@@ -169,6 +175,72 @@ def _measure_kernels(
                     break
                 _measure_and_store(clock, database, plan, known, advance)
                 have += len(plan)
+
+
+def _observe_kernels(
+    clock: Clock,
+    database: ProfileDatabase,
+    nets: Sequence[Net],
+    batch: int,
+    known: dict[Kernel, Measurement],
+    budget: Budget,
+    start: float,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Run networks in which wanted kernels are seen, in rounds; ``known`` grows by all seen.
+
+    The kernels wanted are those that would be measured alone.
+    """
+    runtime = find_runtime(clock.setting.runtime)
+    distinct = {net.key: net for net in nets}
+    launched = {
+        key: frozenset(lower_net(net, batch, clock.setting.dtype, runtime))
+        for key, net in distinct.items()
+    }
+    pool = kernel_pool(distinct.values(), batch, clock.setting.dtype, runtime)
+    costs = relative_costs([net.flops() for net in distinct.values()])
+    cost = dict(zip(distinct, costs, strict=True))
+    wanted = min(budget.kernels, len(pool))
+    have = sum(kernel in known for kernel in pool)
+    unseen: set[Kernel] = set()  # what a run that should have shown it didn't
+    with progress.task("profiling kernels", wanted) as advance, clock.session():
+        advance(min(have, wanted))
+        for index, share in enumerate(itertools.accumulate(_ROUNDS)):
+            goal = round(share * wanted)
+            ends = _ends(start, budget, share * _TIME_OF_KERNELS)
+            rough = _rough(clock, known, seed) if index and have < goal else None
+            while have < goal and (time.monotonic() < ends or have < FEWEST_KERNELS):
+                plan = next_kernels(
+                    pool,
+                    [*known, *unseen],
+                    rough.relative_deviation if rough else None,
+                    min(_AT_A_TIME, goal - have),
+                    seed + have,
+                    predict=rough.latency_us if rough else None,
+                    lanes=lanes_of(clock.device, clock.setting.dtype),
+                )
+                chosen = covering_nets(plan, launched, cost, _NETS_AT_A_TIME)
+                if not chosen:
+                    break
+                for key in chosen:
+                    _observe_and_store(clock, database, NetRun(distinct[key], batch), known)
+                    unseen |= launched[key] - known.keys()
+                before, have = have, sum(kernel in known for kernel in pool)
+                advance(min(have, wanted) - min(before, wanted))
+        advance(wanted - min(have, wanted) if have + len(unseen) >= wanted else 0)
+
+
+def _observe_and_store(
+    clock: Clock, database: ProfileDatabase, run: NetRun, known: dict[Kernel, Measurement]
+) -> None:
+    """Observe a network's kernels; one that was seen before is an average of all times."""
+    seen = {
+        kernel: known[kernel].combined(new) if kernel in known else new
+        for kernel, new in clock.observe(run).items()
+    }
+    database.add_kernels(clock.device.slug, clock.setting, clock.environment(), seen)
+    known.update(seen)
 
 
 def _ends(start: float, budget: Budget, share: float) -> float:

@@ -1,10 +1,12 @@
 """Clocks, measuring, what to measure next, and the database of what was measured."""
 
 from tadnn.profiling.clock import Clock, Timed
+from tadnn.profiling.covering import covering_nets, relative_costs
 from tadnn.profiling.database import ProfileDatabase
 from tadnn.profiling.fake_clock import FAKE_DEVICE, FakeClock
 from tadnn.profiling.isolated_clock import IsolatedCpuClock
-from tadnn.profiling.measuring import Measurement, measure
+from tadnn.profiling.measurement import Measurement
+from tadnn.profiling.measuring import measure
 from tadnn.profiling.opening import FAKE, open_clock
 from tadnn.profiling.plan import kernel_pool, next_kernels
 from tadnn.profiling.subject import NetRun, Subject
@@ -23,8 +25,10 @@ __all__ = [
     "ProfileDatabase",
     "Subject",
     "Timed",
+    "covering_nets",
     "kernel_pool",
     "measure",
     "next_kernels",
     "open_clock",
+    "relative_costs",
 ]

@@ -17,7 +17,8 @@ from tadnn.errors import UnknownName
 from tadnn.hardware import DeviceSpec, detect_devices
 from tadnn.kernels import Kernel
 from tadnn.profiling.clock import Clock, Timed
-from tadnn.profiling.subject import Subject
+from tadnn.profiling.measurement import Measurement
+from tadnn.profiling.subject import NetRun, Subject
 from tadnn.runtimes import Run, Setting, find_runtime
 
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -54,6 +55,13 @@ class TorchClock(Clock):
 
         return after_itself
 
+    def observe(self, subject: NetRun) -> dict[Kernel, Measurement]:
+        """Run a network under its runtime's profiler."""
+        times = self._runtime.observe_net(
+            subject.net, subject.batch, self.setting, self.torch_device
+        )
+        return {kernel: Measurement.of_observed(samples) for kernel, samples in times.items()}
+
     @contextmanager
     def session(self) -> Iterator[None]:
         """Fix threads and math mode, and keep the garbage collector out of the samples."""
@@ -81,6 +89,7 @@ def machine_environment(device: DeviceSpec, setting: Setting) -> dict[str, str]:
         "vector_bytes": str(device.vector_bytes),
         "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else "unknown",
         "setting": setting.label,
+        **find_runtime(setting.runtime).environment(setting),
     }
 
 

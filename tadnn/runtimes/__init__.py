@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from tadnn.errors import UnknownName
-from tadnn.runtimes.base import Run, Runtime, lower_net
+from tadnn.runtimes.base import Observation, Run, Runtime, lower_net
+from tadnn.runtimes.onnxruntime import OnnxRuntime
 from tadnn.runtimes.setting import Setting
 from tadnn.runtimes.torch_eager import TorchEager
 
-RUNTIMES: Final[dict[str, Runtime]] = {runtime.name: runtime for runtime in (TorchEager(),)}
+RUNTIMES: Final[dict[str, Runtime]] = {
+    runtime.name: runtime
+    for runtime in (
+        TorchEager(),
+        OnnxRuntime(),
+    )
+}
 """Every runtime by name."""
 
 
@@ -26,6 +33,8 @@ def find_runtime(name: str) -> Runtime:
 
 __all__ = [
     "RUNTIMES",
+    "Observation",
+    "OnnxRuntime",
     "Run",
     "Runtime",
     "Setting",

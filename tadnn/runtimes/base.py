@@ -15,6 +15,9 @@ from tadnn.runtimes.setting import Setting
 Run = Callable[[], object]
 """Does the work once. On a CUDA device it may return before the work is done."""
 
+Observation = dict[Kernel, list[float]]
+"""Microseconds of each kernel of a network, once per run; the mean where one is launched twice."""
+
 
 class Runtime(ABC):
     """A way of executing networks. Subclasses are stateless; one instance serves all.
@@ -34,6 +37,18 @@ class Runtime(ABC):
     """
 
     name: ClassVar[str]
+    observed: ClassVar[bool] = False
+    """Whether kernels are timed inside whole networks, by :meth:`observe_net`, not alone."""
+
+    def preload(self) -> None:
+        """Import what running takes (torch, here): processes that measure are forked after it."""
+        import torch  # noqa: F401
+
+        import tadnn.nets.module  # noqa: F401
+
+    def environment(self, setting: Setting) -> dict[str, str]:
+        """Return what else it matters to know about how things are run, for the record."""
+        return {}
 
     @abstractmethod
     def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
@@ -60,6 +75,19 @@ class Runtime(ABC):
         Raises:
             RequestError: no such device.
         """
+
+    def observe_net(
+        self, net: Net, batch: int, setting: Setting, device: str = "cpu"
+    ) -> Observation:
+        """Run a network several times and return its kernels' times.
+
+        Only for runtimes that are ``observed``.
+
+        Raises:
+            RequestError: this runtime's kernels are timed alone.
+            WorkFailed: what was observed isn't what the network launches.
+        """
+        raise RequestError(f"{self.name} times kernels alone; it can't observe them in a network")
 
     @abstractmethod
     def session(self, setting: Setting, device: str = "cpu") -> AbstractContextManager[None]:

@@ -22,6 +22,11 @@ class TorchEager(Runtime):
 
     name: ClassVar[str] = "torch-eager"
 
+    def preload(self) -> None:
+        """Import torch and what makes calls of it."""
+        super().preload()
+        import tadnn.runtimes.torch_calls  # noqa: F401
+
     def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
         """Return each layer's raw kernels, one after the other."""
         return _lower(block, shape, dtype)
