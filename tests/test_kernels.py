@@ -398,11 +398,12 @@ class TestCosts:
 
     def test_an_added_tensor_is_read(self) -> None:
         plain = Kernel("linear", (5, 10, 64))
-        for part, tensors in {"bias": 0, "relu": 0, "batch_norm": 0, "add": 1}.items():
+        for part in EPILOGUES:
+            tensors = int(part == "add")
             fused = Kernel("linear", (5, 10, 64), "fp32", (part,))
             assert fused.bytes_moved - plain.bytes_moved == 4 * 50 * tensors
             assert fused.flops == plain.flops
-        assert set(EPILOGUES) == {"bias", "relu", "batch_norm", "add"}
+        assert {"bias", "relu", "batch_norm", "add"} <= set(EPILOGUES)
 
     def test_costs_of_many_kernels_at_once(self) -> None:
         """The formulas take integer arrays, one entry per kernel."""

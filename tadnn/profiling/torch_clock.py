@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tadnn import files
 from tadnn.errors import UnknownName
-from tadnn.hardware import DeviceSpec, detect_devices
+from tadnn.hardware import DeviceSpec, detect_cpu, detect_devices
 from tadnn.kernels import Kernel
 from tadnn.profiling.clock import Clock, Timed
 from tadnn.profiling.measurement import Measurement
@@ -99,7 +99,7 @@ class CpuClock(TorchClock):
     min_sample_us = 100.0
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__(detect_devices()["cpu"], setting, "cpu")
+        super().__init__(detect_cpu(), setting, "cpu")
 
     def _timed(self, run: Run) -> Timed:
         def timed(inner: int) -> float:
