@@ -15,6 +15,7 @@ from tadnn.kernels import Kernel
 from tadnn.nets import Block, Net, Shape
 from tadnn.runtimes.base import Observation, Run, Runtime
 from tadnn.runtimes.ort_lowering import launches
+from tadnn.runtimes.ort_profile import NodeMap, OptimisedNode, read_runs
 from tadnn.runtimes.setting import Setting
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _ERRORS_ONLY: Final = 3
 _WARM_UP: Final = 3
 _OBSERVED_S: Final = 0.3
 _RUNS: Final = (8, 60)
+_MOST_BYTES: Final = 2_000_000_000
 # A profile whose nodes are mostly no kernel of ours isn't this network's.
 _LEAST_EXPLAINED: Final = 0.5
 
@@ -44,8 +46,7 @@ class OnnxRuntime(Runtime):
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
 
-        import tadnn.runtimes.onnx_graph
-        import tadnn.runtimes.ort_profile  # noqa: F401
+        import tadnn.runtimes.onnx_graph  # noqa: F401
 
     def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
         """Return what the optimised graph launches."""
@@ -71,8 +72,6 @@ class OnnxRuntime(Runtime):
         self, net: Net, batch: int, setting: Setting, device: str = "cpu"
     ) -> Observation:
         """Run a network with the profiler on; return each kernel's times, one per run."""
-        from tadnn.runtimes.ort_profile import NodeMap, read_runs
-
         _check_device(device)
         self.check(setting)
         feed = {"input": _example(net, batch)}
@@ -169,7 +168,15 @@ def _session(
     return ort.InferenceSession(model, options, providers=_PROVIDERS)
 
 
-def _nodes_of(optimised: Path) -> list[tuple[str, str, list[str], list[str]]]:
+def optimised_nodes(model: bytes, setting: Setting) -> list[OptimisedNode]:
+    """Return the nodes that ONNX Runtime makes of a model."""
+    with tempfile.TemporaryDirectory(prefix="tadnn-optimised-") as folder:
+        path = Path(folder) / "optimised.onnx"
+        _session(model, setting, optimised=path)
+        return _nodes_of(path)
+
+
+def _nodes_of(optimised: Path) -> list[OptimisedNode]:
     import onnx
 
     graph = onnx.load(optimised, load_external_data=False).graph
@@ -180,6 +187,11 @@ def _model_bytes(net: Net, batch: int) -> bytes:
     """Return the network as ONNX: written layer by layer, or exported where a layer isn't known."""
     from tadnn.runtimes.onnx_graph import lacking_layers, net_to_onnx
 
+    if (size := 4 * net.parameters) > _MOST_BYTES:
+        raise RequestError(
+            f"onnxruntime runs networks of at most {_MOST_BYTES / 1e9:.1f} GB here, which is what "
+            f"one ONNX file holds; got {size / 1e9:.1f} GB (net {net.key})"
+        )
     if not lacking_layers(net):
         data: bytes = net_to_onnx(net, batch).SerializeToString()
         return data

@@ -8,8 +8,8 @@ operator that wants it plain, or the reverse, it is reordered, which costs a pas
 the exporter writes it) is several nodes, priced together as one kernel.
 
 Fusion never crosses blocks in this model. An image on its way between blocks is taken to be
-blocked, which it is where convolutions follow each other; the block that needs it otherwise
-pays for the reordering.
+blocked where its channels are a multiple of 4, which it is where convolutions follow each
+other; the block that has it or needs it otherwise pays for the reordering.
 """
 
 from __future__ import annotations
@@ -98,31 +98,40 @@ class _Lowering:
         self.block, self.shape, self.dtype = block, shape, dtype
         self.facts = block_facts(block, shape)
         self.made: list[_Open] = []
-        self.source: dict[int, int] = {INPUT: INPUT}  # through what is nothing at inference
+        # Which node's value each one's is, seen through what is nothing at inference.
+        self.source: dict[int, int] = {INPUT: INPUT}
         self.open: dict[int, _Open] = {}
         self.reordered: set[tuple[int, str]] = set()
         self.blocked: set[int] = set()
-        if len(shape) == 4 and shape[1] > _MOST_IMAGE_CHANNELS and shape[2:] != (1, 1):
+        if _blocked_between(shape):
             self.blocked.add(INPUT)
+        same: dict[tuple[Layer, tuple[int, ...]], int] = {}
         for i, node in enumerate(block.nodes):
-            is_nothing = isinstance(node.layer, _NOTHING)
-            self.source[i] = self.source[node.inputs[0]] if is_nothing else i
+            taken = tuple(self.source[j] for j in node.inputs)
+            if isinstance(node.layer, _NOTHING):
+                self.source[i] = taken[0]
+            elif node.layer.parameters(*self.facts.inputs[i]):
+                self.source[i] = i
+            else:  # what computes the same twice is computed once
+                self.source[i] = same.setdefault((node.layer, taken), i)
         self.uses: dict[int, int] = {self.source[len(block.nodes) - 1]: 1}
-        for node in block.nodes:
-            if not isinstance(node.layer, _NOTHING):
+        for i, node in enumerate(block.nodes):
+            if self.source[i] == i:
                 for j in node.inputs:
                     self.uses[self.source[j]] = self.uses.get(self.source[j], 0) + 1
 
     def run(self) -> tuple[Launch, ...]:
         for i, node in enumerate(self.block.nodes):
-            if not isinstance(node.layer, _NOTHING):
+            if self.source[i] == i:
                 taken = [self.source[j] for j in node.inputs]
                 _RULES.get(type(node.layer), _Lowering.other)(self, i, node, taken)
         last = self.source[len(self.block.nodes) - 1]
         shape = self._shape(last)
-        # The next block takes images blocked, unless they are too few channels for that.
-        if last != INPUT and len(shape) == 4 and shape[1] >= LANES and shape[2:] != (1, 1):
-            self.need_blocked(last)
+        if last != INPUT and len(shape) == 4 and shape[2:] != (1, 1):
+            if not _blocked_between(shape):
+                self.need_plain(last)
+            elif shape[1] >= LANES:  # fewer are taken plain by the next convolution anyway
+                self.need_blocked(last)
         return tuple(made.closed for made in self.made)
 
     def _shape(self, value: int) -> Shape:
@@ -192,7 +201,7 @@ class _Lowering:
         if made is not None and alone and not set(made.epilogue) - {"bias"}:
             made.epilogue = ["bias"]
             self._join(i, node, value)
-        elif value in self.blocked and value != INPUT:
+        elif value in self.blocked:
             # Becomes a blocked 1x1 convolution of every channel by itself.
             n, c, h, w = self._shape(value)
             sizes = (n, c, h, w, c, 1, 1, 1, 0, 1, c)
@@ -322,6 +331,13 @@ class _Lowering:
         self.launch(mixed, f"{name}/mixed")
         self.launch(Kernel("permute", (n, heads, t, head), self.dtype), f"{name}/tokens")
         self.launch(join, f"{name}/out_matmul", name)
+
+
+def _blocked_between(shape: Shape) -> bool:
+    """Tell whether an image of a shape is blocked on its way from one block to the next."""
+    if len(shape) != 4 or shape[2:] == (1, 1):
+        return False
+    return shape[1] > _MOST_IMAGE_CHANNELS and shape[1] % _ALIGNED == 0
 
 
 def _conv_kind(kernel: Kernel) -> str:

@@ -18,6 +18,10 @@ _ACROSS: Final = frozenset({"SkipLayerNormalization"})
 _REORDERS: Final = {"ReorderInput": "blocked", "ReorderOutput": "plain"}
 
 
+OptimisedNode = tuple[str, str, Sequence[str], Sequence[str]]
+"""Name, op, inputs and outputs of a node of the optimised model."""
+
+
 @dataclass(frozen=True)
 class NodeTime:
     """One node of one run; microseconds."""
@@ -49,7 +53,7 @@ class NodeMap:
         net: the network.
         batch: the batch size.
         dtype: of its kernels.
-        optimised: the nodes of the optimised model: (name, op, inputs, outputs).
+        optimised: the nodes of the optimised model.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class NodeMap:
         net: Net,
         batch: int,
         dtype: str,
-        optimised: Sequence[tuple[str, str, Sequence[str], Sequence[str]]],
+        optimised: Sequence[OptimisedNode],
     ) -> None:
         self.launches: list[Launch] = []
         self._owner: dict[str, int] = {}
@@ -77,6 +81,14 @@ class NodeMap:
             for name, op, inputs, outputs in optimised
         }
 
+    def owner(self, name: str, op: str) -> int | None:
+        """Return which launch an optimised node belongs to; None where it is none of ours."""
+        return self._of_node.get((name, op))
+
+    def is_view(self, op: str) -> bool:
+        """Tell whether nodes of an op move nothing."""
+        return op in _IGNORED
+
     def kernel_times(self, run: Sequence[NodeTime]) -> tuple[dict[int, float], float]:
         """Return microseconds by launch of a run, and those of nodes that are no launch."""
         times: dict[int, float] = {}
@@ -88,7 +100,7 @@ class NodeMap:
             if not node.name:
                 pending += node.duration_us  # the beginning of the next one
                 continue
-            owner = self._of_node.get((node.name, node.op))
+            owner = self.owner(node.name, node.op)
             duration, pending = node.duration_us + pending, 0.0
             if owner is None:
                 rest += duration
