@@ -30,7 +30,8 @@ from tadnn.profiling import (
     kernel_pool,
     measure,
     next_kernels,
-    relative_costs,
+    reduced,
+    relative_cost,
 )
 from tadnn.progress import SILENT, Advance, Progress
 from tadnn.runtimes import find_runtime, lower_net
@@ -42,6 +43,10 @@ _AT_A_TIME: Final = 64
 # With a time limit, so many are measured between two looks at it, and kernels get this share.
 _AT_A_TIME_LIMITED: Final = 16
 _TIME_OF_KERNELS: Final = 0.75
+# A network is run at least so often to be measured, and so many are to be measured in any time.
+_RUNS_OF_A_NET: Final = 5
+_MEASURED_ANYHOW: Final = 8
+_LEAST_CHOICE: Final = 32
 # Networks observed between two looks at the clock and at what is known.
 _NETS_AT_A_TIME: Final = 4
 
@@ -116,7 +121,9 @@ def learn(
     observed = find_runtime(clock.setting.runtime).observed
     get_kernels = _observe_kernels if observed else _measure_kernels
     get_kernels(clock, database, nets, batch, known, budget, start, seed, progress)
-    timings = _measure_nets(clock, database, nets, batch, budget, start, progress, fresh=fresh)
+    timings = _measure_nets(
+        clock, database, nets, batch, known, budget, start, progress, fresh=fresh
+    )
     with progress.task("fitting the latency model", None):
         model = fit_kernels(
             name,
@@ -192,15 +199,9 @@ def _observe_kernels(
 
     The kernels wanted are those that would be measured alone.
     """
-    runtime = find_runtime(clock.setting.runtime)
+    runtime, dtype = find_runtime(clock.setting.runtime), clock.setting.dtype
     distinct = {net.key: net for net in nets}
-    launched = {
-        key: frozenset(lower_net(net, batch, clock.setting.dtype, runtime))
-        for key, net in distinct.items()
-    }
-    pool = kernel_pool(distinct.values(), batch, clock.setting.dtype, runtime)
-    costs = relative_costs([net.flops() for net in distinct.values()])
-    cost = dict(zip(distinct, costs, strict=True))
+    pool = kernel_pool(distinct.values(), batch, dtype, runtime)
     wanted = min(budget.kernels, len(pool))
     have = sum(kernel in known for kernel in pool)
     unseen: set[Kernel] = set()  # what a run that should have shown it didn't
@@ -220,11 +221,22 @@ def _observe_kernels(
                     predict=rough.latency_us if rough else None,
                     lanes=lanes_of(clock.device, clock.setting.dtype),
                 )
+                tried = known.keys() | unseen
+                few = {
+                    key: reduced(net, batch, dtype, runtime, tried) for key, net in distinct.items()
+                }
+                launched = {
+                    key: frozenset(lower_net(net, batch, dtype, runtime))
+                    for key, net in few.items()
+                }
+                cost = {key: relative_cost(net, batch) for key, net in few.items()}
                 chosen = covering_nets(plan, launched, cost, _NETS_AT_A_TIME)
                 if not chosen:
                     break
                 for key in chosen:
-                    _observe_and_store(clock, database, NetRun(distinct[key], batch), known)
+                    if time.monotonic() > ends and len(known) >= FEWEST_KERNELS:
+                        break
+                    _observe_and_store(clock, database, NetRun(few[key], batch), known)
                     unseen |= launched[key] - known.keys()
                 before, have = have, sum(kernel in known for kernel in pool)
                 advance(min(have, wanted) - min(before, wanted))
@@ -271,6 +283,7 @@ def _measure_nets(
     database: ProfileDatabase,
     nets: Sequence[Net],
     batch: int,
+    known: Mapping[Kernel, Measurement],
     budget: Budget,
     start: float,
     progress: Progress,
@@ -278,7 +291,8 @@ def _measure_nets(
     fresh: bool,
 ) -> list[NetTiming]:
     """Measure whole networks, from the smallest to the largest; known ones aren't repeated."""
-    chosen = {net.key: net for net in _spread_by_work(nets, budget.nets)}
+    able = _affordable(nets, batch, known, budget)
+    chosen = {net.key: net for net in _spread_by_work(able, budget.nets)}
     stored = {
         key: measurement
         for key, at_batch, _, measurement in database.nets(clock.device.slug, clock.setting)
@@ -315,6 +329,23 @@ def _measure_nets(
         for key, net in chosen.items()
         if key in stored
     ]
+
+
+def _affordable(
+    nets: Sequence[Net], batch: int, known: Mapping[Kernel, Measurement], budget: Budget
+) -> list[Net]:
+    """Return the networks of which several can be measured in the time given.
+
+    Their time is estimated from FLOPs, at the rate that the known kernels ran at together.
+    """
+    ordered = sorted(nets, key=lambda net: (net.flops(), net.key))
+    flops = sum(kernel.flops for kernel in known)
+    if budget.minutes is None or not flops:
+        return ordered
+    rate = sum(m.latency_us for m in known.values()) / 1e6 / flops
+    limit_s = (1 - _TIME_OF_KERNELS) * 60 * budget.minutes / _MEASURED_ANYHOW
+    able = [n for n in ordered if _RUNS_OF_A_NET * n.flops(batch) * rate <= limit_s]
+    return able if len({net.key for net in able}) >= _MEASURED_ANYHOW else ordered[:_LEAST_CHOICE]
 
 
 def _spread_by_work(nets: Sequence[Net], count: int) -> list[Net]:

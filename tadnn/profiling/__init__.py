@@ -1,7 +1,7 @@
 """Clocks, measuring, what to measure next, and the database of what was measured."""
 
 from tadnn.profiling.clock import Clock, Timed
-from tadnn.profiling.covering import covering_nets, relative_costs
+from tadnn.profiling.covering import covering_nets, reduced, relative_cost
 from tadnn.profiling.database import ProfileDatabase
 from tadnn.profiling.fake_clock import FAKE_DEVICE, FakeClock
 from tadnn.profiling.isolated_clock import IsolatedCpuClock
@@ -30,5 +30,6 @@ __all__ = [
     "measure",
     "next_kernels",
     "open_clock",
-    "relative_costs",
+    "reduced",
+    "relative_cost",
 ]

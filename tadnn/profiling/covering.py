@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, TypeVar
 
 from tadnn.kernels import Kernel
+from tadnn.nets import Net
+from tadnn.runtimes import Runtime
+
+# A process and a session take 0.3 s, and a network is run some ten times: of an order that
+# holds for CPUs of today, and it only ranks networks.
+_FLOPS_OF_A_START: Final = 2e9
 
 N = TypeVar("N")
 
@@ -45,7 +52,22 @@ def covering_nets(
     return chosen
 
 
-def relative_costs(flops: Sequence[int]) -> list[float]:
-    """Return what running networks costs: a start, as long as the median's runs, and FLOPs."""
-    middle = sorted(flops)[len(flops) // 2] or 1
-    return [1 + count / middle for count in flops]
+def reduced(net: Net, batch: int, dtype: str, runtime: Runtime, known: AbstractSet[Kernel]) -> Net:
+    """Return a network without the blocks that would show nothing new.
+
+    A block whose output has its input's shape can be left out; it is where all that it
+    launches is known, or launched by an earlier block.
+    """
+    seen: set[Kernel] = set()
+    kept = []
+    for name, block, shape, facts in net.chain(batch):
+        new = set(runtime.lower(block, shape, dtype)) - seen
+        seen |= new
+        if facts.output != shape or not new <= known:
+            kept.append((name, block))
+    return net if len(kept) == len(net.blocks) else Net(net.input_shape, tuple(kept))
+
+
+def relative_cost(net: Net, batch: int) -> float:
+    """Return what observing a network costs: a start, which is worth so many FLOPs, and those."""
+    return 1 + net.flops(batch) / _FLOPS_OF_A_START

@@ -26,6 +26,9 @@ _ERRORS_ONLY: Final = 3
 _WARM_UP: Final = 3
 _OBSERVED_S: Final = 0.3
 _RUNS: Final = (8, 60)
+# What takes long is warm after one run, and known after few.
+_LONG_S: Final = 0.4
+_LONG_RUNS: Final = (3, 3)
 _MOST_BYTES: Final = 2_000_000_000
 # A profile whose nodes are mostly no kernel of ours isn't this network's.
 _LEAST_EXPLAINED: Final = 0.5
@@ -80,14 +83,16 @@ class OnnxRuntime(Runtime):
             data = _model_bytes(net, batch)
             session = _session(data, setting, profile=Path(folder) / "run", optimised=optimised)
             del data
-            for _ in range(_WARM_UP):
+            warm_up, once = 0, 0.0
+            while warm_up < _WARM_UP and once < _LONG_S:
                 start = time.perf_counter()
                 session.run(None, feed)
                 once = time.perf_counter() - start
-            fewest, most = _RUNS
+                warm_up += 1
+            fewest, most = _RUNS if once < _LONG_S else _LONG_RUNS
             for _ in range(max(fewest, min(most, math.ceil(_OBSERVED_S / once)))):
                 session.run(None, feed)
-            runs = read_runs(Path(session.end_profiling()))[_WARM_UP:]
+            runs = read_runs(Path(session.end_profiling()))[warm_up:]
             nodes = NodeMap(net, batch, setting.dtype, _nodes_of(optimised))
         observed: Observation = {}
         explained = rest = 0.0
