@@ -34,7 +34,7 @@ class IsolatedCpuClock(Clock):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(detect_cpu(), setting)
-        find_runtime(setting.runtime)
+        find_runtime(setting.runtime).check(setting)
         self._socket: socket.socket | None = None
         self._kernels: _Child | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,7 +10,7 @@ from typing import ClassVar
 
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
-from tadnn.nets import Block, Net, Shape
+from tadnn.nets import Block, Layer, Net, Shape
 from tadnn.runtimes.setting import Setting
 
 Run = Callable[[], object]
@@ -37,6 +38,8 @@ class Runtime(ABC):
     """
 
     name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]] = ("cpu", "gpu")
+    """The kinds of device that it runs on."""
     observed: ClassVar[bool] = False
     """Whether kernels are timed inside whole networks, by :meth:`observe_net`, not alone."""
 
@@ -117,3 +120,10 @@ def lower_net(net: Net, batch: int, dtype: str, runtime: Runtime) -> list[Kernel
     for _, block, shape, _ in net.chain(batch):
         kernels.extend(runtime.lower(block, shape, dtype))
     return kernels
+
+
+# Blocks differ more than their layers do.
+@functools.lru_cache(maxsize=65536)
+def layer_kernels(layer: Layer, dtype: str, shapes: tuple[Shape, ...]) -> tuple[Kernel, ...]:
+    """Return a layer's raw kernels; remembered."""
+    return layer.kernels(dtype, *shapes)

@@ -42,6 +42,7 @@ class OnnxRuntime(Runtime):
     """
 
     name: ClassVar[str] = "onnxruntime"
+    kinds: ClassVar[tuple[str, ...]] = ("cpu",)
     observed: ClassVar[bool] = True
 
     def preload(self) -> None:

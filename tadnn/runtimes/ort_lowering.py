@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from tadnn.kernels import Kernel
 from tadnn.nets import INPUT, Block, Layer, Node, Shape, block_facts, layers
+from tadnn.runtimes.base import layer_kernels
 
 LANES: Final = 16
 """Channels of one block: 16 floats with AVX-512; 8 with AVX2, where reorders are as frequent."""
@@ -64,7 +65,18 @@ class Launch:
     nodes: tuple[str, ...]
 
 
-@dataclass
+@functools.lru_cache(maxsize=65536)
+def _kernel(
+    op: str,
+    sizes: tuple[int, ...],
+    dtype: str,
+    epilogue: tuple[str, ...] = (),
+    extra: tuple[tuple[str, int], ...] = (),
+) -> Kernel:
+    return Kernel(op, sizes, dtype, epilogue, extra)
+
+
+@dataclass(slots=True)
 class _Open:
     """A launch that may still take what follows it."""
 
@@ -75,10 +87,10 @@ class _Open:
 
     @property
     def closed(self) -> Launch:
-        first = [part for part in self.epilogue if part in ("bias", "add")]
-        order = sorted(first, reverse=True) + [p for p in self.epilogue if p not in first]
+        order = sorted(self.epilogue, key=_place)
         k = self.kernel
-        return Launch(Kernel(k.op, k.sizes, k.dtype, tuple(order), k.extra), tuple(self.nodes))
+        kernel = _kernel(k.op, k.sizes, k.dtype, tuple(order), k.extra)
+        return Launch(kernel, tuple(self.nodes))
 
 
 @functools.lru_cache(maxsize=16384)
@@ -110,10 +122,10 @@ class _Lowering:
             taken = tuple(self.source[j] for j in node.inputs)
             if isinstance(node.layer, _NOTHING):
                 self.source[i] = taken[0]
-            elif node.layer.parameters(*self.facts.inputs[i]):
-                self.source[i] = i
-            else:  # what computes the same twice is computed once
-                self.source[i] = same.setdefault((node.layer, taken), i)
+            else:  # what computes the same twice, without weights, is computed once
+                first = same.setdefault((node.layer, taken), i)
+                weighs = first != i and node.layer.parameters(*self.facts.inputs[i])
+                self.source[i] = i if weighs else first
         self.uses: dict[int, int] = {self.source[len(block.nodes) - 1]: 1}
         for i, node in enumerate(block.nodes):
             if self.source[i] == i:
@@ -151,7 +163,7 @@ class _Lowering:
             self.reordered.add((value, "plain"))
             n, c, h, w = self._shape(value)
             sizes = (n * -(-c // LANES), h * w, LANES, 1)
-            self.launch(Kernel("permute", sizes, self.dtype), f"{self._name(value)}>plain")
+            self.launch(_kernel("permute", sizes, self.dtype), f"{self._name(value)}>plain")
 
     def need_blocked(self, value: int) -> None:
         """Have an image in blocks of channels."""
@@ -159,13 +171,13 @@ class _Lowering:
             self.reordered.add((value, "blocked"))
             n, c, h, w = self._shape(value)
             sizes = (n * -(-c // LANES), LANES, h * w, 1)
-            self.launch(Kernel("permute", sizes, self.dtype), f"{self._name(value)}>blocked")
+            self.launch(_kernel("permute", sizes, self.dtype), f"{self._name(value)}>blocked")
 
     def other(self, i: int, node: Node, taken: list[int]) -> None:
         """Take plain values; launch the layer's own kernels."""
         for value in taken:
             self.need_plain(value)
-        kernels = node.layer.kernels(self.dtype, *self.facts.inputs[i])
+        kernels = layer_kernels(node.layer, self.dtype, self.facts.inputs[i])
         names = (node.name, f"{node.name}/*") if len(kernels) == 1 else ()
         for kernel in kernels:
             self.launch(kernel, *names)
@@ -175,7 +187,7 @@ class _Lowering:
         self.need_plain(taken[0])
 
     def conv(self, i: int, node: Node, taken: list[int]) -> None:
-        (kernel,) = node.layer.kernels(self.dtype, *self.facts.inputs[i])
+        (kernel,) = layer_kernels(node.layer, self.dtype, self.facts.inputs[i])
         kind = _conv_kind(kernel) if len(self._shape(taken[0])) == 4 else "plain"
         if kind == "blocked":
             self.need_blocked(taken[0])
@@ -189,7 +201,7 @@ class _Lowering:
 
     def linear(self, i: int, node: Node, taken: list[int]) -> None:
         self.need_plain(taken[0])
-        (kernel,) = node.layer.kernels(self.dtype, *self.facts.inputs[i])
+        (kernel,) = layer_kernels(node.layer, self.dtype, self.facts.inputs[i])
         made = self.launch(kernel, node.name, f"{node.name}/*", kind="matrix")
         if len(self.facts.outputs[i]) == 2:  # Gemm; MatMul takes no activation
             self.open[i] = made
@@ -226,7 +238,7 @@ class _Lowering:
                 self._join(i, node, value)
                 return
         if value in self.blocked and isinstance(node.layer, _BLIND):
-            (kernel,) = node.layer.kernels(self.dtype, *self.facts.inputs[i])
+            (kernel,) = layer_kernels(node.layer, self.dtype, self.facts.inputs[i])
             self.launch(kernel, node.name, f"{node.name}/*")
             self.blocked.add(i)
         else:
@@ -271,7 +283,7 @@ class _Lowering:
         fallback(i, node, taken)
 
     def _binary(self, i: int, node: Node, taken: list[int]) -> None:
-        (kernel,) = node.layer.kernels(self.dtype, *self.facts.inputs[i])
+        (kernel,) = layer_kernels(node.layer, self.dtype, self.facts.inputs[i])
         self.launch(kernel, node.name)
         self.blocked.add(i)
 
@@ -287,7 +299,7 @@ class _Lowering:
             self.other(i, node, taken)
             return
         self.need_blocked(taken[0])
-        (kernel,) = node.layer.kernels(self.dtype, *self.facts.inputs[i])
+        (kernel,) = layer_kernels(node.layer, self.dtype, self.facts.inputs[i])
         self.launch(kernel, node.name)
         self.blocked.add(i)
 
@@ -295,7 +307,7 @@ class _Lowering:
         if taken[0] not in self.blocked:
             self.other(i, node, taken)
             return
-        (kernel,) = node.layer.kernels(self.dtype, *self.facts.inputs[i])
+        (kernel,) = layer_kernels(node.layer, self.dtype, self.facts.inputs[i])
         self.launch(kernel, node.name)
         self.blocked.add(i)
 
@@ -314,12 +326,12 @@ class _Lowering:
         layer: Any = node.layer
         (shape,) = self.facts.inputs[i]
         n, t, _ = shape
-        project, scores, softmax, mixed, join = layer.kernels(self.dtype, shape)
+        project, scores, softmax, mixed, join = layer_kernels(layer, self.dtype, (shape,))
         head, kv = layer.torch(shape).args[2:4]
         name, heads = node.name, layer.heads
         self.launch(project, f"{name}/qkv_matmul", f"{name}/qkv")
         split = (n, t, heads + 2 * kv, head)
-        self.launch(Kernel("permute", split, self.dtype), f"{name}/heads", f"{name}/split")
+        self.launch(_kernel("permute", split, self.dtype), f"{name}/heads", f"{name}/split")
         if kv != heads:
             repeated = Kernel("concat", (n * kv, heads // kv * t * head), self.dtype)
             for part in ("key", "value"):
@@ -329,7 +341,7 @@ class _Lowering:
             self.launch(Kernel("add_cols", (n * heads, t * t), self.dtype), f"{name}/masked")
         self.launch(softmax, f"{name}/softmax")
         self.launch(mixed, f"{name}/mixed")
-        self.launch(Kernel("permute", (n, heads, t, head), self.dtype), f"{name}/tokens")
+        self.launch(_kernel("permute", (n, heads, t, head), self.dtype), f"{name}/tokens")
         self.launch(join, f"{name}/out_matmul", name)
 
 
@@ -338,6 +350,11 @@ def _blocked_between(shape: Shape) -> bool:
     if len(shape) != 4 or shape[2:] == (1, 1):
         return False
     return shape[1] > _MOST_IMAGE_CHANNELS and shape[1] % _ALIGNED == 0
+
+
+def _place(part: str) -> int:
+    """Order an epilogue: bias, addition, activation."""
+    return ("bias", "add").index(part) if part in ("bias", "add") else 2
 
 
 def _conv_kind(kernel: Kernel) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
-from tadnn.nets import Block, Layer, Net, Shape, block_facts
-from tadnn.runtimes.base import Run, Runtime
+from tadnn.nets import Block, Net, Shape, block_facts
+from tadnn.runtimes.base import Run, Runtime, layer_kernels
 from tadnn.runtimes.setting import Setting
 
 if TYPE_CHECKING:
@@ -92,14 +92,8 @@ def _lower(block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
     return tuple(
         kernel
         for node, shapes in zip(block.nodes, facts.inputs, strict=True)
-        for kernel in _kernels(node.layer, dtype, shapes)
+        for kernel in layer_kernels(node.layer, dtype, shapes)
     )
-
-
-# Blocks differ more than their layers do.
-@functools.lru_cache(maxsize=65536)
-def _kernels(layer: Layer, dtype: str, shapes: tuple[Shape, ...]) -> tuple[Kernel, ...]:
-    return layer.kernels(dtype, *shapes)
 
 
 def _check_device(device: str) -> None:

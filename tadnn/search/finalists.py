@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tadnn.hardware import resolve_device
 from tadnn.latency import LatencyModel, error_summary, pairs_ordered
 from tadnn.nets import Net, load_weights, save_weights
 from tadnn.profiling import (
-    FAKE,
-    FAKE_DEVICE,
     Clock,
     Measurement,
     NetRun,
@@ -102,8 +99,8 @@ def finalists_clock(spec: StudySpec, model: LatencyModel | None, device: str) ->
     """
     if spec.finalists is None or not spec.finalists.measure or model is None:
         return None
-    present = FAKE_DEVICE if device == FAKE else resolve_device(device)[1]
-    return open_clock(device, model.setting) if present.slug == model.device.slug else None
+    clock = open_clock(device, model.setting)
+    return clock if clock.device.slug == model.device.slug else None
 
 
 def weights_path(spec: StudySpec, trial: int) -> Path:
