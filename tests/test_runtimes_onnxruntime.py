@@ -119,6 +119,8 @@ def test_what_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     assert lacking_layers(net) == ["Tanh"]
     with pytest.raises(RequestError, match="Tanh"):
         net_to_onnx(net, 1)
+    with pytest.raises(RequestError, match="can't write Tanh"):
+        RUNTIME.observe_net(net, 1, SETTING)
     run = RUNTIME.prepare_net(net, 2, SETTING)  # through torch's exporter
     assert np.shape(run()) == (1, 2, 8, 1, 1)
 

@@ -76,8 +76,15 @@ class OnnxRuntime(Runtime):
         self, net: Net, batch: int, setting: Setting, device: str = "cpu"
     ) -> Observation:
         """Run a network with the profiler on; return each kernel's times, one per run."""
+        from tadnn.runtimes.onnx_graph import lacking_layers
+
         _check_device(device)
         self.check(setting)
+        if lacking := lacking_layers(net):
+            raise RequestError(
+                f"onnxruntime's kernels are observed by the names of the layers that tadnn writes; "
+                f"it can't write {', '.join(lacking)} (net {net.key})"
+            )
         feed = {"input": _example(net, batch)}
         with tempfile.TemporaryDirectory(prefix="tadnn-profile-") as folder:
             optimised = Path(folder) / "optimised.onnx"
