@@ -15,6 +15,7 @@ from tadnn.profiling import (
     Measurement,
     NetRun,
     Subject,
+    clock_device,
     measure,
     open_clock,
 )
