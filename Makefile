@@ -51,6 +51,12 @@ bench-search-loop: $(VENV)/.run-stamp ## trials per second against bare Optuna
 	$(BIN)/python benchmarks/search_loop.py
 endif
 
+ifneq ($(wildcard benchmarks/finalists.py),)
+.PHONY: bench-finalists
+bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onnxruntime; half an hour, wants a quiet machine
+	$(BIN)/python benchmarks/finalists.py
+endif
+
 clean: ## remove .venv, caches and builds (results stay)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

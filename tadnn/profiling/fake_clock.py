@@ -12,7 +12,8 @@ from typing import Final
 from tadnn.hardware import DeviceSpec, block_count, wave_count
 from tadnn.kernels import DTYPE_BYTES, Kernel
 from tadnn.profiling.clock import Clock, Timed
-from tadnn.profiling.subject import Subject
+from tadnn.profiling.measurement import Measurement
+from tadnn.profiling.subject import NetRun, Subject
 from tadnn.runtimes import Setting, find_runtime, lower_net
 
 FAKE_DEVICE: Final = DeviceSpec(
@@ -32,6 +33,7 @@ FAKE_DEVICE: Final = DeviceSpec(
 LAUNCH_US: Final = 2.0
 GAP_US: Final = 1.0
 BASE_US: Final = 10.0
+_OBSERVED_RUNS: Final = 8
 _TILE_M: Final = 16
 _GPU_TILE_N: Final = 64
 
@@ -92,6 +94,18 @@ class FakeClock(Clock):
             return true_us * math.exp(self.noise * draw)
 
         return timed
+
+    def observe(self, subject: NetRun) -> dict[Kernel, Measurement]:
+        """Return the kernels of a network, each sampled as if alone."""
+        runtime = find_runtime(self.setting.runtime)
+        if not runtime.observed:
+            return super().observe(subject)
+        kernels = lower_net(subject.net, subject.batch, self.setting.dtype, runtime)
+        found = {}
+        for kernel in dict.fromkeys(kernels):
+            timed = self.prepare(kernel)
+            found[kernel] = Measurement.of_observed([timed(1) for _ in range(_OBSERVED_RUNS)])
+        return found
 
     @contextmanager
     def session(self) -> Iterator[None]:

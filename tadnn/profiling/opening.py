@@ -19,22 +19,20 @@ def open_clock(device: str, setting: Setting) -> Clock:
     """Return the clock of a device.
 
     Args:
-        device: ``auto`` (the first GPU, else the CPU), ``cpu``, ``cuda:N``, a slug of this
-            machine's, or ``fake``: a device that doesn't exist, whose times are computed;
-            ``fake:SLUG`` has the facts of a known device.
+        device: ``auto`` (the first GPU where the runtime runs on any, else the CPU), ``cpu``,
+            ``cuda:N``, a slug of this machine's, or ``fake``: a device that doesn't exist, whose
+            times are computed; ``fake:SLUG`` has the facts of a known device.
         setting: what is measured in.
 
     Raises:
         UnknownName, RequestError: there is no such device here, or it can't do what the
             setting says.
     """
-    from tadnn.hardware import resolve_device
-
     runtime = find_runtime(setting.runtime)
-    pretended = fake_device(device)
-    if pretended is not None:
-        return FakeClock(setting, pretended)
-    torch_name, _ = resolve_device(device)
+    runtime.check(setting)
+    torch_name, spec = _resolved(device, setting)
+    if torch_name == FAKE:
+        return FakeClock(setting, spec)
     kind, _, index = torch_name.partition(":")
     runtime.require_kind(kind)
     if kind != "cpu":
@@ -42,6 +40,27 @@ def open_clock(device: str, setting: Setting) -> Clock:
     if setting.flush_l2:
         raise RequestError("the second-level cache is emptied on CUDA devices only; got 'cpu'")
     return IsolatedCpuClock(setting)
+
+
+def clock_device(device: str, setting: Setting) -> DeviceSpec:
+    """Return the device whose clock :func:`open_clock` would open, whether the runtime runs there.
+
+    Raises:
+        UnknownName, RequestError: there is no such device here.
+    """
+    return _resolved(device, setting)[1]
+
+
+def _resolved(device: str, setting: Setting) -> tuple[str, DeviceSpec]:
+    """Return torch's name for a device (``fake`` for one that doesn't exist) and its facts."""
+    from tadnn.hardware import resolve_device
+
+    pretended = fake_device(device)
+    if pretended is not None:
+        return FAKE, pretended
+    if device == "auto" and "cuda" not in find_runtime(setting.runtime).kinds:
+        device = "cpu"
+    return resolve_device(device)
 
 
 def fake_device(name: str) -> DeviceSpec | None:

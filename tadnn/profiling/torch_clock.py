@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tadnn import files
-from tadnn.hardware import DeviceSpec, detect_devices
+from tadnn.hardware import DeviceSpec, detect_cpu
 from tadnn.kernels import Kernel
 from tadnn.profiling.clock import Clock, Timed
-from tadnn.profiling.subject import Subject
+from tadnn.profiling.measurement import Measurement
+from tadnn.profiling.subject import NetRun, Subject
 from tadnn.runtimes import Run, Setting, find_runtime
 
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_LONG_US = 1e6
 
 
 class TorchClock(Clock):
@@ -41,13 +43,25 @@ class TorchClock(Clock):
         run = self._runtime.prepare_net(subject.net, subject.batch, self.setting, self.torch_device)
         timed = self._timed(run, 1)
 
+        took_us = 0.0
+
         # A network is used many times in a row: one unmeasured run brings its weights back
-        # after those of the other candidates.
+        # after those of the other candidates. One that takes long spends no time on that.
         def after_itself(inner: int) -> float:
-            run()
-            return timed(inner)
+            nonlocal took_us
+            if took_us < _LONG_US:
+                run()
+            took_us = timed(inner)
+            return took_us
 
         return after_itself
+
+    def observe(self, subject: NetRun) -> dict[Kernel, Measurement]:
+        """Run a network under its runtime's profiler."""
+        times = self._runtime.observe_net(
+            subject.net, subject.batch, self.setting, self.torch_device
+        )
+        return {kernel: Measurement.of_observed(samples) for kernel, samples in times.items()}
 
     @contextmanager
     def session(self) -> Iterator[None]:
@@ -76,6 +90,7 @@ def machine_environment(device: DeviceSpec, setting: Setting) -> dict[str, str]:
         "vector_bytes": str(device.vector_bytes),
         "governor": _GOVERNOR.read_text().strip() if _GOVERNOR.is_file() else "unknown",
         "setting": setting.label,
+        **find_runtime(setting.runtime).environment(setting),
     }
 
 
@@ -85,7 +100,7 @@ class CpuClock(TorchClock):
     min_sample_us = 100.0
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__(detect_devices()["cpu"], setting, "cpu")
+        super().__init__(detect_cpu(), setting, "cpu")
 
     def _timed(self, run: Run, runs: int) -> Timed:
         def timed(inner: int) -> float:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
-from tadnn.nets import Block, Layer, Net, Shape, block_facts
-from tadnn.runtimes.base import Run, Runtime
+from tadnn.nets import Block, Net, Shape, block_facts
+from tadnn.runtimes.base import Run, Runtime, layer_kernels
 from tadnn.runtimes.setting import Setting
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ class TorchRuntime(Runtime):
     It lowers as eager torch launches: each layer's raw kernels, one after the other.
     Subclasses that fuse override :meth:`lower`.
     """
+
+    def preload(self) -> None:
+        """Import torch and what makes calls of it."""
+        super().preload()
+        import tadnn.runtimes.torch_calls  # noqa: F401
 
     def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
         """Return each layer's raw kernels, one after the other."""
@@ -117,13 +122,6 @@ def _lower(block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
         for node, shapes in zip(block.nodes, facts.inputs, strict=True)
         for kernel in layer_kernels(node.layer, dtype, shapes)
     )
-
-
-# Blocks differ more than their layers do.
-@functools.lru_cache(maxsize=65536)
-def layer_kernels(layer: Layer, dtype: str, shapes: tuple[Shape, ...]) -> tuple[Kernel, ...]:
-    """Return a layer's raw kernels, remembered."""
-    return layer.kernels(dtype, *shapes)
 
 
 def _keep_activations_normal(module: nn.Module) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tadnn.hardware import resolve_device
 from tadnn.latency import LatencyModel, error_summary, pairs_ordered
 from tadnn.nets import Net, load_weights, save_weights
 from tadnn.profiling import (
@@ -16,7 +15,7 @@ from tadnn.profiling import (
     Measurement,
     NetRun,
     Subject,
-    fake_device,
+    clock_device,
     measure,
     open_clock,
 )
@@ -101,7 +100,7 @@ def finalists_clock(spec: StudySpec, model: LatencyModel | None, device: str) ->
     """
     if spec.finalists is None or not spec.finalists.measure or model is None:
         return None
-    present = fake_device(device) or resolve_device(device)[1]
+    present = clock_device(device, model.setting)
     return open_clock(device, model.setting) if present.slug == model.device.slug else None
 
 
