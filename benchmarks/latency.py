@@ -30,7 +30,7 @@ from tadnn.errors import TadnnError
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import KernelRow
 from tadnn.latency import LatencyModel, error_summary, fit_kernels
-from tadnn.latency.features import KernelBatch
+from tadnn.latency.batch import KernelBatch
 from tadnn.runtimes import Setting
 
 Table = tuple[DeviceSpec, list[KernelRow]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tadnn.kernels import OPS
-from tadnn.latency.features import KernelBatch
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.quantization import peak_of
 
 Train = Sequence[tuple[KernelBatch, np.ndarray]]
