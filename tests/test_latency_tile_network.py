@@ -122,6 +122,15 @@ def test_a_device_never_seen_has_a_wide_error_bar(fitted: LatencyModel) -> None:
     assert error_summary(far.latency_us, stairs_us(kernels, H100))["mape"] < 30
 
 
+def test_a_cards_twin_is_taken_for_it(fitted: LatencyModel) -> None:
+    kernels = products(60, 6)
+    twin, own = (fitted.on(find_device(f"a100-{gb}")).predict(kernels) for gb in ("80gb", "40gb"))
+    # The same but for a quarter more bandwidth.
+    ratio = twin.latency_us / own.latency_us
+    assert ratio.max() < 1.04
+    assert ratio.min() > 0.75
+
+
 def test_numpy_predicts_what_torch_trained(fitted: LatencyModel) -> None:
     import torch
 
@@ -161,7 +170,7 @@ def test_it_is_stored_and_repeatable(fitted: LatencyModel, tmp_path: Path) -> No
 def test_the_same_seed_trains_the_same_network() -> None:
     batch = KernelBatch.of(products(80, 5), A100, 1)
     names, x = feature_matrix(batch, False)
-    x = np.column_stack([x, np.zeros((len(x), 2))])
+    x = np.column_stack([x, np.zeros((len(x), 3))])
     y = np.log(stairs_us(products(80, 5), A100))
     out = np.arange(len(x))[None] % 4 == 0
     runs = [
