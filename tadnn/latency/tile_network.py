@@ -99,7 +99,9 @@ class TileNetwork(Learner):
         nearness = (np.sum(away**2, axis=-1) + 1e-3) ** -2
         nearness /= nearness.sum(axis=-1, keepdims=True)
         device = x[:, self._device].astype(int)
-        return np.where(device[:, None] >= 0, np.eye(facts.shape[1])[device], nearness)
+        own = np.eye(facts.shape[1])[device]
+        taken: np.ndarray = np.where(device[:, None] >= 0, own, nearness)
+        return taken
 
     def _some(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         w = self._weights
