@@ -73,14 +73,21 @@ class TileNetwork(Learner):
         return mean
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the members' mean, and a deviation from what they expect and their spread."""
+        """Return the members' mean, and the greater of the deviation they expect and their own."""
         each, spread = self._each(x)
         local = _MEAN_TO_SIGMA * np.exp(spread.mean(axis=0))
-        return each.mean(axis=0), np.sqrt(local**2 + each.var(axis=0))
+        # Each member's own errors, which calibrate the deviation, hold their disagreement already.
+        return each.mean(axis=0), np.maximum(local, each.std(axis=0))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return weights and places of features."""
         return dict(self._arrays)
+
+    def stretched(self, factor: float) -> TileNetwork:
+        """Return the same network, expecting ``factor`` times the deviation."""
+        bias = self._arrays["b2"].copy()
+        bias[..., -1] += np.log(factor)
+        return TileNetwork({**self._arrays, "b2": bias})
 
     def _each(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log ratios and log mean deviations by member, [members, n] each."""
