@@ -223,7 +223,27 @@ PATTERNS: dict[str, tuple[Callable[[], nn.Module], Shape, str]] = {
         TOKENS,
         "Reduce Pointwise Binary",
     ),
-    "in_place": (lambda: Of(lambda m, x: _written(x)), TOKENS, ""),
+    "unfold": (
+        lambda: Of(lambda m, x: x.unfold(2, 4, 2)),
+        IMAGE,
+        "Gather Reshape Permute",
+    ),
+    "columns": (
+        lambda: nn.Unfold((2, 3), dilation=2, padding=1, stride=(1, 2)),
+        (4, 6, 7),
+        "Pad Gather Reshape Gather Reshape Permute Reshape",
+    ),
+    "sizes": (
+        lambda: Of(lambda m, x: torch.cat((x, torch.ones_like(x.chunk(2, 2)[0])), 2)),
+        TOKENS,
+        "Stored Concat",
+    ),
+    "zeros": (lambda: Of(lambda m, x: x - torch.zeros_like(x)), TOKENS, "Stored Binary"),
+    "in_place": (
+        lambda: Of(lambda m, x: _written(x)),
+        TOKENS,
+        "Pointwise Slice Pointwise Slice Concat",
+    ),
 }
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.export import ExportedProgram
 from torch.fx import Node
 
 from tadnn.errors import TraceError
@@ -27,7 +26,9 @@ from tadnn.nets.layers import (
     Stored,
     View,
 )
+from tadnn.nets.tracing.constants import Const, Constants
 from tadnn.nets.tracing.graph import BATCHES, Call, Origin, line_of
+from tadnn.nets.tracing.sizes import at_batch, merged_shape
 
 ANY: Final = -2
 """The reference of what only asks how large the batch is: the block's input serves."""
@@ -59,15 +60,6 @@ class Value:
     dims: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Const:
-    """A tensor that depends on weights alone; computed when someone asks for it."""
-
-    node: Node
-    shape: Shape
-    part: int | None = None
-
-
 Operand = Value | Const
 Rule = Callable[["Lowering", Call], "Value | tuple[Value, ...] | None"]
 
@@ -76,14 +68,12 @@ Rule = Callable[["Lowering", Call], "Value | tuple[Value, ...] | None"]
 class Lowering:
     """Collects the layers of one graph."""
 
-    program: ExportedProgram
+    constants: Constants
     input_shape: Shape
     items: list[Item] = field(default_factory=list)
     values: dict[Node, Operand | tuple[Operand, ...]] = field(default_factory=dict)
     _origin: Origin = field(default_factory=lambda: Origin((), (), ""))
     _name: str = ""
-    _tensors: dict[Node, Any] = field(default_factory=dict)
-    _trained: dict[Node, bool] = field(default_factory=dict)
 
     # What rules ask for
 
@@ -114,6 +104,14 @@ class Lowering:
         """Return a node's value, a constant stored; maybe reordered."""
         operand = self.operand(node)
         return self.stored(operand) if isinstance(operand, Const) else operand
+
+    def tensor(self, const: Const) -> Tensor:
+        """Return a constant's values."""
+        return self.constants.tensor(const)
+
+    def trained(self, const: Const) -> bool:
+        """Tell whether a constant depends on a parameter."""
+        return self.constants.trained(const.node)
 
     def const(self, node: Any) -> Tensor | None:
         """Return the tensor of a node that depends on weights alone; None for others."""
@@ -262,7 +260,7 @@ class Lowering:
                 )
         kind = "float" if tensor.is_floating_point() else "int64"
         kind = "bool" if tensor.dtype == torch.bool else kind
-        trained = kind == "float" and self.trained(const.node)
+        trained = kind == "float" and self.trained(const)
         sizes = tuple(tensor.shape) or (1,)
         layer = Stored(sizes, per_input, trained, kind)
         out = (-sizes[0], *sizes[1:]) if per_input else sizes
@@ -275,80 +273,6 @@ class Lowering:
         weights = {"value": _weight(tensor).reshape(sizes)}
         layer = Stored(sizes, False, False)
         return self._add(Item(layer, (ANY,), weights, self._origin, sizes, "stored"))
-
-    def tensor(self, const: Const) -> Tensor:
-        """Return a constant's values."""
-        with torch.no_grad():
-            made = self._computed(const.node)
-        tensor = made if const.part is None else made[const.part]
-        assert isinstance(tensor, Tensor)
-        if tensor.is_complex():
-            raise TraceError(f"a network's constants are real{line_of(const.node)}")
-        return tensor.detach()
-
-    def trained(self, node: Node) -> bool:
-        """Tell whether a constant depends on a parameter."""
-        if node not in self._trained:
-            signature = self.program.graph_signature
-            own = node.op == "placeholder" and node.name in signature.inputs_to_parameters
-            self._trained[node] = own or any(self.trained(n) for n in node.all_input_nodes)
-        return self._trained[node]
-
-    def _computed(self, node: Node) -> Any:
-        if node in self._tensors:
-            return self._tensors[node]
-        if node.op == "placeholder":
-            made: Any = self._held(node.name)
-        elif isinstance(self.values.get(node), Value):
-            made = torch.empty(node.meta["val"].shape)  # only its size matters
-        else:
-
-            def read(argument: Any) -> Any:
-                return torch.fx.node.map_arg(argument, self._computed)
-
-            made = node.target(*read(node.args), **read(node.kwargs))  # type: ignore[operator]
-        self._tensors[node] = made
-        return made
-
-    def _held(self, name: str) -> Tensor:
-        signature, program = self.program.graph_signature, self.program
-        where = {
-            **signature.inputs_to_parameters,
-            **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
-        }[name]
-        held = program.state_dict.get(where)
-        tensor = program.constants[where] if held is None else held
-        assert isinstance(tensor, Tensor)
-        return tensor
-
-
-def at_batch(shape: Shape, batch: int) -> Shape:
-    """Return sizes at a batch; ``-k`` is k times the batch."""
-    return tuple(size if size > 0 else -size * batch for size in shape)
-
-
-def merged_shape(first: Shape, second: Shape) -> Shape:
-    """Return the sizes of which these are what they are at ``BATCHES``."""
-    small, large = BATCHES
-    shape = []
-    for a, b in zip(first, second, strict=True):
-        if a != b and (a * large != b * small or a % small):
-            raise TraceError(f"sizes are a multiple of the batch; got {first} and {second}")
-        shape.append(a if a == b else -(a // small))
-    return tuple(shape)
-
-
-def numbers(value: Any, count: int) -> tuple[int, ...]:
-    """Return an argument of one or several whole numbers as that many."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return tuple(values * count if len(values) == 1 else values)
-
-
-def kept_dims(dims: Any, rank: int) -> tuple[int, ...]:
-    """Return dimensions counted from the front, in order; all where none is given."""
-    given = [dims] if isinstance(dims, int) else dims
-    return tuple(sorted(dim % rank for dim in given)) if given else tuple(range(rank))
 
 
 def used(items: Sequence[Item], output: int) -> Iterator[int]:

@@ -60,8 +60,10 @@ def opaque(lo: Lowering, call: Call) -> Value | tuple[Value, ...]:
     flops = _flops(call) / BATCHES[0]
     sizes = json.dumps([list(value.shape) for value in inputs])
     several = not isinstance(call.node.meta["val"], Tensor)
-    # One launch gives all parts: the first that is used counts.
-    counts = min((int(str(user.args[1])) for user in call.node.users if user.users), default=0)
+    counts = 0
+    if several:  # one launch gives all parts: the first that is used counts
+        users = [user for user in call.node.users if user.users]
+        counts = min((int(str(user.args[1])) for user in users), default=0)
     made = []
     try:
         for part, shape in enumerate(call.shapes):
@@ -70,7 +72,7 @@ def opaque(lo: Lowering, call: Call) -> Value | tuple[Value, ...]:
                 json.dumps(arguments),
                 sizes,
                 json.dumps(list(shape)),
-                flops if part == (counts if several else 0) else 0.0,
+                flops if part == counts else 0.0,
                 part if several else None,
             )
             made.append(lo.emit(layer, *inputs))

@@ -13,11 +13,12 @@ from tadnn.errors import RequestError, ShapeError, TraceError
 from tadnn.nets.blocks import INPUT
 from tadnn.nets.layers import Opaque, Shape
 from tadnn.nets.tracing import Traced
+from tadnn.nets.tracing.constants import Const, Constants
 from tadnn.nets.tracing.cutting import net_of
 from tadnn.nets.tracing.exporting import export
 from tadnn.nets.tracing.folding import folded
 from tadnn.nets.tracing.graph import BATCHES, Call, line_of, node_shapes, operators
-from tadnn.nets.tracing.lowering import Const, Lowering, Value, identity
+from tadnn.nets.tracing.lowering import Lowering, Value, identity
 from tadnn.nets.tracing.opaque import opaque
 from tadnn.nets.tracing.rules import CREATES, RULES
 
@@ -52,11 +53,12 @@ def trace_module(
         )
     ((taken, again),) = inputs
     (input_template,) = node_shapes(taken, again)
-    lo = Lowering(first, input_template)
+    lo = Lowering(Constants(first), input_template)
     for node in first.graph.nodes:
         if node.op == "placeholder":
             held = tuple(node.meta["val"].shape) if isinstance(node.meta.get("val"), Tensor) else ()
             lo.values[node] = Const(node, held)
+    lo.constants.sized.add(taken)
     lo.values[taken] = Value(INPUT, input_template, tuple(range(len(input_template))))
     for call in operators(first, second):
         _lower(lo, call)
@@ -134,6 +136,7 @@ def _lower(lo: Lowering, call: Call) -> None:
         del lo.items[before:]
         made = opaque(lo, call)
     lo.values[call.node] = made
+    lo.constants.sized.add(call.node)
 
 
 def _is_constant(lo: Lowering, node: Node) -> bool:
@@ -149,7 +152,7 @@ def _many(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
 
 def _output(module: nn.Module, node: Node, lo: Lowering) -> Value:
     # Beside its outputs, a graph gives what it wrote to inputs and buffers.
-    specs = lo.program.graph_signature.output_specs
+    specs = lo.constants.program.graph_signature.output_specs
     given = zip(node.args[0], specs, strict=True)  # type: ignore[arg-type]
     own = [n for n, spec in given if spec.kind == OutputKind.USER_OUTPUT and isinstance(n, Node)]
     if len(own) != 1:

@@ -10,17 +10,28 @@ from __future__ import annotations
 from typing import Final
 
 from tadnn.nets.tracing.lowering import Rule
-from tadnn.nets.tracing.rules import arithmetic, images, products, reductions, shapes, weighted
+from tadnn.nets.tracing.rules import (
+    activations,
+    arithmetic,
+    images,
+    products,
+    reductions,
+    shapes,
+    weighted,
+    windows,
+)
 
 RULES: Final[dict[str, Rule]] = {
     f"aten.{name}": rule
     for table in (
+        activations.TABLE,
         arithmetic.TABLE,
         images.TABLE,
         products.TABLE,
         reductions.TABLE,
         shapes.TABLE,
         weighted.TABLE,
+        windows.TABLE,
     )
     for name, rule in table.items()
 }

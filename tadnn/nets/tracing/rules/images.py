@@ -17,7 +17,8 @@ from tadnn.nets.layers import (
     Upsample,
 )
 from tadnn.nets.tracing.graph import Call
-from tadnn.nets.tracing.lowering import Lowering, Rule, Value, numbers
+from tadnn.nets.tracing.lowering import Lowering, Rule, Value
+from tadnn.nets.tracing.sizes import numbers
 
 
 def _window(call: Call, rank: int) -> list[tuple[int, int]]:

@@ -6,8 +6,9 @@ import math
 from typing import Any, Final
 
 from tadnn.nets.layers import MatMul, ScaledDotProduct
+from tadnn.nets.tracing.constants import Const
 from tadnn.nets.tracing.graph import Call
-from tadnn.nets.tracing.lowering import Const, Lowering, Rule, Value
+from tadnn.nets.tracing.lowering import Lowering, Rule, Value
 from tadnn.nets.tracing.rules.weighted import linear
 
 

@@ -7,7 +7,8 @@ from typing import Final
 from tadnn.errors import TraceError
 from tadnn.nets.layers import GlobalAvgPool, Reduce, TokenMean
 from tadnn.nets.tracing.graph import Call
-from tadnn.nets.tracing.lowering import Lowering, Rule, Value, kept_dims
+from tadnn.nets.tracing.lowering import Lowering, Rule, Value
+from tadnn.nets.tracing.sizes import kept_dims
 
 
 def reduced(lo: Lowering, call: Call, function: str, correction: float | None = 0) -> Value | None:

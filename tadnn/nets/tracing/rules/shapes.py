@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tadnn.nets.layers import ClassToken, Concat, Gather, Pad, Roll
+from tadnn.nets.tracing.constants import Const
 from tadnn.nets.tracing.graph import Call
-from tadnn.nets.tracing.lowering import Const, Lowering, Rule, Value, numbers
+from tadnn.nets.tracing.lowering import Lowering, Rule, Value
+from tadnn.nets.tracing.sizes import numbers
 
 
 def _viewed(lo: Lowering, call: Call) -> Value:
@@ -132,7 +134,7 @@ def _cat(lo: Lowering, call: Call) -> Value | None:
     token, rest = parts[0], parts[1]
     if len(parts) == 2 and dim == 1 and isinstance(token, Const):
         first = token.shape == (-1, 1, *call.shape[2:]) and len(call.shape) == 3
-        if first and rest.shape[0] == -1 and lo.trained(token.node):
+        if first and rest.shape[0] == -1 and lo.trained(token):
             weight = lo.tensor(token)[:1]
             return lo.emit(ClassToken(), lo.value(nodes[1]), weights={"weight": weight})
     return lo.emit(Concat(dim), *(lo.value(node) for node in nodes))

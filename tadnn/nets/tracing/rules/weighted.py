@@ -23,7 +23,8 @@ from tadnn.nets.layers import (
     RMSNorm,
 )
 from tadnn.nets.tracing.graph import Call
-from tadnn.nets.tracing.lowering import Lowering, Rule, Value, numbers
+from tadnn.nets.tracing.lowering import Lowering, Rule, Value
+from tadnn.nets.tracing.sizes import numbers
 
 
 def _weights(lo: Lowering, call: Call) -> dict[str, Tensor | None] | None:
