@@ -57,6 +57,12 @@ bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baseli
 	$(BIN)/python benchmarks/latency.py
 endif
 
+ifneq ($(wildcard benchmarks/finalists.py),)
+.PHONY: bench-finalists
+bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onnxruntime; half an hour, wants a quiet machine
+	$(BIN)/python benchmarks/finalists.py
+endif
+
 clean: ## remove .venv, caches and builds (results stay)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -72,4 +78,7 @@ $(VENV)/.run-stamp: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.test-stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing tadnn and the test tools into $(VENV)"
 	$(PIP) install -e ".[test]"
+# Networks to read that were not written here. Without their dependencies, for which pyproject.toml
+# has no words: they would bring another build of torch, and clients of a hub that no test visits.
+	$(PIP) install --no-deps timm torchvision
 	@touch $@ $(VENV)/.run-stamp

@@ -8,9 +8,13 @@ layers, width 768, kv_heads 12, queries 1, head width 64, feed-forward 3072, seq
 output layer is its embedding, here they are two.
 
 The network is the *prefill*: it reads ``sequence`` tokens and gives the next token's scores over
-the vocabulary (the classes). Generation token by token from cached keys and values is another
-network and isn't built here. The input is token numbers, [sequence]; an ``input_shape`` says how
+the vocabulary (the classes). The input is token numbers, [sequence]; an ``input_shape`` says how
 long a sequence may be at most.
+
+Its phase ``decode`` is one step of generation: it takes the last of those tokens alone, [1],
+attends to the cached keys and values of the ``sequence - 1`` before it, and gives the same scores.
+The weights are those of the prefill, with the last row of its positions. Phases have latencies:
+``decode_latency`` may be an objective beside ``latency``.
 """
 
 from tadnn.errors import ShapeError
@@ -18,6 +22,7 @@ from tadnn.nets import (
     GELU,
     Add,
     Attention,
+    CachedAttention,
     Embedding,
     LayerNorm,
     Linear,
@@ -59,6 +64,14 @@ def attention(b, heads, kv_heads, head_width):
 
 
 @block
+def cached_attention(b, heads, kv_heads, head_width, context):
+    b.add(LayerNorm(), b.input, name="norm")
+    attend = CachedAttention(heads, context, head_width=head_width, kv_heads=kv_heads)
+    main = b.add(attend, name="attention")
+    b.add(Add(), main, b.input, name="add")
+
+
+@block
 def feed_forward(b, width, hidden):
     b.add(LayerNorm(), b.input, name="norm")
     b.add(Linear(hidden), name="expand")
@@ -75,7 +88,26 @@ def head(b, last, vocabulary):
 
 
 def build(arch, input_shape, classes):
-    sequence, width = arch["sequence"], arch["width"]
+    sequence = checked_sequence(arch, input_shape)
+    layer = attention(heads(arch), arch["kv_heads"], arch["head_width"])
+    return network(arch, sequence, layer, classes)
+
+
+def build_decode(arch, input_shape, classes):
+    context = checked_sequence(arch, input_shape) - 1
+    layer = cached_attention(heads(arch), arch["kv_heads"], arch["head_width"], context)
+    return network(arch, 1, layer, classes)
+
+
+phases = {"decode": build_decode}
+
+
+def heads(arch):
+    return arch["kv_heads"] * arch["queries"]
+
+
+def checked_sequence(arch, input_shape):
+    sequence = arch["sequence"]
     if len(input_shape) != 1 or sequence > input_shape[0]:
         fit = [s for s in SEQUENCES if s <= input_shape[0]] if len(input_shape) == 1 else []
         raise ShapeError(
@@ -83,11 +115,14 @@ def build(arch, input_shape, classes):
             f"is at most that; got {list(input_shape)} and sequence {sequence}. "
             f"Valid sequences: {', '.join(map(str, fit)) or 'none'}."
         )
-    net = NetBuilder((sequence,))
-    net.add("embedding", embedding(classes, width))
-    heads = arch["kv_heads"] * arch["queries"]
+    return sequence
+
+
+def network(arch, tokens, attend, classes):
+    net = NetBuilder((tokens,))
+    net.add("embedding", embedding(classes, arch["width"]))
     for i in range(1, arch["layers"] + 1):
-        net.add(f"layer{i}_attention", attention(heads, arch["kv_heads"], arch["head_width"]))
-        net.add(f"layer{i}_feed_forward", feed_forward(width, arch["feed_forward"]))
-    net.add("head", head(sequence - 1, classes))
+        net.add(f"layer{i}_attention", attend)
+        net.add(f"layer{i}_feed_forward", feed_forward(arch["width"], arch["feed_forward"]))
+    net.add("head", head(tokens - 1, classes))
     return net.build()

@@ -245,7 +245,7 @@ def test_names_are_told_from_places():
 
 def test_a_study_may_name_data_of_its_own():
     from tadnn.search.load import parse_spec
-    from tadnn.search.run import require_names
+    from tadnn.search.names import require_names
 
     record = {
         "name": "mine",

@@ -139,6 +139,9 @@ def test_the_choices_of_a_space(printed, tadnn_):
     assert re.search(r"width1 +width +8 to 512 in steps of 8 +-", text)
     assert re.search(r"kernel1_3 +kernel +3, 5 +depth1 is 3 to 6", text)
     assert re.search(r"kernel1_5 +kernel +3, 5 +depth1 is 5 or 6", text)
+    assert "phases" not in text
+    assert printed("spaces", "transformer")["phases"] == ["decode"]
+    assert "phases, with a latency of their own: decode" in tadnn_("spaces", "transformer")[0]
 
 
 def test_search_prints_the_front_and_what_it_wrote(place):

@@ -41,7 +41,7 @@ def random_kernel(rng: random.Random) -> Kernel:
 
 
 ONE_IN_ONE_OUT = ["relu6", "leaky_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hard_sigmoid"]
-ONE_IN_ONE_OUT += ["hard_swish", "tanh", "rms_norm", "concat"]
+ONE_IN_ONE_OUT += ["hard_swish", "tanh", "rms_norm", "concat", "scalar", "pointwise"]
 
 CONV = (
     "conv2d(n=1,c=64,h=56,w=56,k=128,r=3,s=3,stride=1,pad=1,dilation=1,groups=1,"
@@ -54,6 +54,7 @@ def test_exported_names() -> None:
         "DTYPE_BYTES",
         "EPILOGUES",
         "MAX_SIZE",
+        "OPAQUE",
         "OPS",
         "Kernel",
         "KernelRow",
@@ -131,7 +132,7 @@ class TestKeys:
             ),
             ("relu(rows=1,cols=2,dtype=float32)", "Valid: bf16, fp16, fp32, fp64, int8."),
             ("relu(rows=1,cols=2,dtype=fp3)", "unknown dtype 'fp3'; did you mean 'fp32'?"),
-            ("relu(rows=1,cols=2,epilogue=gelu)", "unknown epilogue 'gelu'"),
+            ("relu(rows=1,cols=2,epilogue=exp)", "unknown epilogue 'exp'"),
             ("relu(rows=1,cols=2,epilogue=bias+)", "unknown epilogue ''"),
         ],
     )
@@ -364,6 +365,7 @@ class TestCosts:
                 4 * 8 * 10,
                 (2, 20, 18, 3),
             ),
+            ("opaque(n=2,flops=6,read=5,written=3)", 12, 10, 6, None),
             # (7 + 2 - 3) // 2 + 1 = 4.
             ("max_pool2d(n=2,c=3,h=7,w=7,r=3,s=3,stride=2,pad=1)", 0, 294, 6 * 16, None),
             # 8 rows: windows start at 0, 2, 4 and, rounded up, 6; 4 and 5 columns: 0, 3; 0, 3.
@@ -398,11 +400,12 @@ class TestCosts:
 
     def test_an_added_tensor_is_read(self) -> None:
         plain = Kernel("linear", (5, 10, 64))
-        for part, tensors in {"bias": 0, "relu": 0, "batch_norm": 0, "add": 1}.items():
+        for part in EPILOGUES:
+            tensors = 1 if part in ("add", "mul") else 0
             fused = Kernel("linear", (5, 10, 64), "fp32", (part,))
             assert fused.bytes_moved - plain.bytes_moved == 4 * 50 * tensors
             assert fused.flops == plain.flops
-        assert set(EPILOGUES) == {"bias", "relu", "batch_norm", "add"}
+        assert EPILOGUES.keys() - OPS.keys() == {"bias"}, "each is an op as well"
 
     def test_costs_of_many_kernels_at_once(self) -> None:
         """The formulas take integer arrays, one entry per kernel."""

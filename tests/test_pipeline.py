@@ -106,6 +106,19 @@ def finalists_of(record):
     return [m for m in record["members"] if m["measured"]]
 
 
+def test_a_whole_search_on_onnxruntime(tmp_path):
+    """Kernels are observed in networks; finalists are measured in the same runtime."""
+    with finished(tmp_path, runtime="onnxruntime") as (_, result):
+        model = load_latency_model("auto-tiny")
+        assert model.setting == Setting("onnxruntime", threads=1)
+        assert {"conv2d", "permute", "linear"} <= set(model.ops)
+        assert result.record["runtime"] == "onnxruntime"
+        assert finalists_of(result.record)
+        for member in finalists_of(result.record):
+            predicted, measured = (member[k]["latency_ms"] for k in ("predicted", "measured"))
+            assert predicted == pytest.approx(measured, rel=0.25)
+
+
 def test_front_json_has_the_contracts_keys_and_types(whole):
     folder, _, result = whole
     record = read_json(folder / "studies" / "tiny" / "front.json")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -81,6 +82,29 @@ def test_what_cannot_run_is_refused_and_the_process_lives_on(clock: IsolatedCpuC
         with pytest.raises(RequestError, match="no single call with the epilogue relu"):
             clock.prepare(Kernel.of("linear", m=1, n=8, k=8, epilogue=("relu",)))
         assert clock.prepare(Kernel.of("linear", m=1, n=8, k=8))(1) > 0
+
+
+def test_networks_of_onnxruntime_run_and_are_observed_in_clean_processes() -> None:
+    clock = IsolatedCpuClock(Setting("onnxruntime"))
+    assert "spinning allowed" in clock.environment()["session"]
+    with clock.session():
+        timed = clock.prepare(net())
+        assert timed(2) > 0
+        seen = clock.observe(net())
+        assert {kernel.op for kernel in seen} == {"conv2d", "permute"}
+        assert all(m.latency_us > 0 and m.repeats >= 8 for m in seen.values())
+        with pytest.raises(RequestError, match="observed in networks"):
+            clock.prepare(Kernel.of("relu", rows=8, cols=8))
+        server = next(p for p in children() if p.cmdline()[-1] == "onnxruntime" and p.children())
+        for process in (server, server.children()[0]):
+            loaded = {Path(m.path).name for m in process.memory_maps()}
+            assert any(name.startswith("onnxruntime") for name in loaded)
+            assert not any("torch" in name for name in loaded)
+
+
+def test_torch_times_kernels_alone(clock: IsolatedCpuClock) -> None:
+    with clock.session(), pytest.raises(RequestError, match="can't observe them"):
+        clock.observe(net())
 
 
 def test_a_process_that_dies_is_an_error() -> None:

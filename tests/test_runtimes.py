@@ -85,6 +85,8 @@ ONE_OF_EACH = [
     *(Kernel(op, (6, 63)) for op in ["add_cols", "mul", "mul_rows", "concat", "rms_norm"]),
     *(Kernel(op, (6, 63)) for op in ["gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu6"]),
     *(Kernel(op, (6, 63)) for op in ["hard_sigmoid", "hard_swish", "leaky_relu"]),
+    *(Kernel(op, (6, 63)) for op in ["scalar", "pointwise"]),
+    Kernel.parse("opaque(n=3,flops=40,read=7,written=5)"),
 ]
 
 
@@ -242,6 +244,12 @@ def expected(kernel: Kernel, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tens
             return x * (x + 3).clamp(0, 6) / 6
         case "leaky_relu":
             return torch.where(x > 0, x, 0.01 * x)
+        case "scalar":
+            return x / 2
+        case "pointwise":
+            return torch.full_like(x, math.e) ** x
+        case "opaque":  # as much as it reads and writes; the product's result is dropped
+            return torch.stack([x.sum(1)] * 5, 1)
         case "global_avg_pool":
             return x.mean((2, 3), keepdim=True)
         case "softmax":
@@ -258,7 +266,7 @@ def test_a_prepared_kernel_computes_its_op(
     kernel: Kernel, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[object, ...]] = []
-    real = torch_calls._Operands.calls
+    real = torch_calls.Operands.calls
 
     def recording(self, call, shapes, *arguments):  # type: ignore[no-untyped-def]
         def recorded(*tensors):  # type: ignore[no-untyped-def]
@@ -267,7 +275,7 @@ def test_a_prepared_kernel_computes_its_op(
 
         return real(self, recorded, shapes, *arguments)
 
-    monkeypatch.setattr(torch_calls._Operands, "calls", recording)
+    monkeypatch.setattr(torch_calls.Operands, "calls", recording)
     setting = Setting(layout=layout)
     run = EAGER.prepare_kernel(kernel, setting)
     with EAGER.session(setting):
@@ -340,6 +348,17 @@ def test_a_session_fixes_threads_and_precision_and_restores_them() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
+def test_torchs_old_and_new_precision_agree_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where they don't, TorchInductor fails. No GPU is needed to set them.
+    monkeypatch.setattr(EAGER, "_check_device", lambda _: None)
+    before = torch.get_float32_matmul_precision()
+    for mode, old in (("tf32", "high"), ("ieee", "highest")):
+        with EAGER.session(Setting(math=mode), "cuda:0"):
+            assert torch.get_float32_matmul_precision() == old
+            assert torch.backends.cuda.matmul.fp32_precision == mode
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_what_a_cpu_cannot_do_is_refused() -> None:
     with pytest.raises(RequestError, match="tf32"), EAGER.session(Setting(math="tf32")):
         pass
@@ -379,7 +398,8 @@ def test_wrong_settings_are_refused(data: dict[str, object], words: str) -> None
 
 
 def test_runtimes_are_found_by_name() -> None:
-    assert RUNTIMES == {"torch-eager": EAGER}
+    assert RUNTIMES["torch-eager"] is EAGER
+    assert {name: runtime.name for name, runtime in RUNTIMES.items()} == {n: n for n in RUNTIMES}
     assert isinstance(EAGER, TorchEager)
     with pytest.raises(UnknownName, match="did you mean 'torch-eager'"):
         find_runtime("torch-eagre")

@@ -92,6 +92,26 @@ def test_finalists_of_a_study_without_latency_are_weighed_by_its_cost():
     assert knee_trial(front(*members, objectives=["flops", "accuracy"])) == 1
 
 
+def test_a_phase_is_weighed_where_there_is_no_other_latency():
+    members = [
+        member(0, 1.0, 0.0, phases={"decode": {"predicted": {"latency_ms": 9.0}}}),
+        member(1, 2.0, 8.0, phases={"decode": {"predicted": {"latency_ms": 9.9}}}),
+        member(2, 10.0, 10.0, phases={"decode": {"predicted": {"latency_ms": 20.0}}}),
+        member(3, 11.0, 9.0, phases={"decode": {"predicted": {"latency_ms": 1.0}}}),
+    ]
+    both = ["decode_latency", "latency", "accuracy"]
+    assert knee_trial(front(*members, objectives=both)) == 1
+    assert knee_trial(front(*members, objectives=["accuracy", "decode_latency"])) == 3
+    # Measured, it is no longer as fast.
+    members[3]["phases"]["decode"]["measured"] = {"latency_ms": 30.0}
+    assert knee_trial(front(*members, objectives=["accuracy", "decode_latency"])) == 1
+    # Latencies alone: one against the other, (1, 9) and (11, 1), of which the first is faster.
+    members[3]["phases"]["decode"].pop("measured")
+    assert knee_trial(front(*members, objectives=["latency", "decode_latency"])) == 0
+    # Within a latency counts what is bought, not the other latency.
+    assert best_within(front(*members, objectives=both), 2.0) == 1
+
+
 @pytest.mark.parametrize("objectives", [["latency"], ["accuracy"], ["memory"]])
 def test_a_front_of_one_objective_has_its_best(objectives):
     assert knee_trial(front(member(4, 1.0, 0.5), objectives=objectives)) == 4

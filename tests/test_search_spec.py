@@ -7,7 +7,7 @@ import yaml
 
 from tadnn.errors import SpecError, StudyMismatch, UnknownName
 from tadnn.search import load_spec, parse_spec, study_folder, study_storage
-from tadnn.search.run import require_names
+from tadnn.search.names import require_names
 from tadnn.search.spec import AUTO, differences, require_same, thread_count
 
 RECORD = {
@@ -82,7 +82,24 @@ def test_what_is_absent_is_off():
         ({"accuracy": {"train": {"epoch": 1}}}, ["unknown key accuracy.train.epoch", "epochs"]),
         ({"accuracy": "naswot"}, ["accuracy must map keys to values", "received 'naswot'"]),
         ({"accuracy": None}, ["the objective accuracy needs the key 'accuracy'"]),
-        ({"dataset": None, "finalists": None}, ["needs the key 'dataset'"]),
+        (
+            {"dataset": None, "finalists": None, "accuracy": {"train": {"epochs": 1}}},
+            ["accuracy by training needs the key 'dataset'"],
+        ),
+        ({"dataset": None}, ["finalists that are trained (epochs) need the key 'dataset'"]),
+        (
+            {"objectives": ["latency", "decode-latency"]},
+            ["objectives.1: unknown value 'decode-latency'", "PHASE_latency of a phase"],
+        ),
+        (
+            {"constraints": {"decode_ms": 1.0}},
+            ["unknown key constraints.decode_ms", "PHASE_latency_ms of a phase"],
+        ),
+        ({"constraints": {"decode_latency_ms": 0}}, ["decode_latency_ms must be greater than 0"]),
+        (
+            {"objectives": ["decode_latency", "flops"], "latency_model": None},
+            ["need the key 'latency_model'"],
+        ),
         ({"latency_model": None}, ["need the key 'latency_model'"]),
         ({"name": "a/b"}, ["name names the results folder", "received 'a/b'"]),
         ({"name": ".."}, ["name names the results folder"]),

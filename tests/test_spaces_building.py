@@ -81,7 +81,7 @@ class TestBuild:
 
     def test_code_that_returns_something_else(self) -> None:
         space = Space("toy", {"a": Int(1, 2)}, lambda *_: 3)  # type: ignore[arg-type, return-value]
-        with pytest.raises(SpaceError, match="returns a tadnn Net; got int"):
+        with pytest.raises(SpaceError, match=r"returns a tadnn Net or a torch nn\.Module; got int"):
             space.build({"a": 1})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tadnn.accuracy.dataset import Dataset, RawDataset, Split
 from tadnn.accuracy.evaluation import evaluate
+from tadnn.accuracy.noise import noise_for
 from tadnn.accuracy.preprocessing import Preprocessing
 from tadnn.accuracy.proxies import PROXIES, Proxy, evaluate_proxy, find_proxy
 from tadnn.accuracy.registry import SOURCES, load_dataset, require_dataset
@@ -23,6 +24,7 @@ __all__ = [
     "evaluate_proxy",
     "find_proxy",
     "load_dataset",
+    "noise_for",
     "require_dataset",
     "stratified_split",
     "train",

@@ -33,6 +33,11 @@ def profile(
     device: Device = "auto",
     runtime: Runtime = "torch-eager",
     dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "fp32",
+    math: Annotated[str, typer.Option(help="ieee, or tf32 on NVIDIA GPUs.")] = "ieee",
+    layout: Annotated[str, typer.Option(help="Of images: nchw, or nhwc (channels last).")] = "nchw",
+    flush_l2: Annotated[
+        bool, typer.Option("--flush-l2", help="Empty a GPU's L2 cache before every run.")
+    ] = False,
     threads: Threads = None,
     batch: Batch = 1,
     input: Input = None,
@@ -59,13 +64,15 @@ def profile(
         raise RequestError(f"profile takes either --space NAME or --net TARGET; got {got}")
     find_runtime(runtime)
     shape = input_shape(input)
-    setting = Setting(runtime=runtime, dtype=dtype, threads=threads or physical_cores())
+    cores = threads or physical_cores()
+    setting = Setting(runtime, dtype, math, layout, cores, flush_l2)
     clock = open_clock(device, setting)
     nets = [resolve_target(target, shape).net for target in net or ()]
     for entry in space or ():
         loaded = load_space(entry)
         archs = loaded.sample(SAMPLED_NETS, seed)
-        nets += [loaded.build(arch, shape, classes) for arch in archs]
+        phases = (None, *loaded.phases)
+        nets += [loaded.build(arch, shape, classes, phase) for arch in archs for phase in phases]
     default = Budget()
     # With a time given, the time decides.
     most = kernels or (default.kernels if minutes is None else 1_000_000)
@@ -165,6 +172,10 @@ def latency(
     on: On,
     batch: Batch = 1,
     input: Input = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(help="A phase of the architecture, such as decode; itself when absent."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict a network's latency and where it goes."""
@@ -172,7 +183,7 @@ def latency(
     from tadnn.search import resolve_target
 
     model = load_latency_model(on)
-    found = resolve_target(target, input_shape(input))
+    found = resolve_target(target, input_shape(input), phase)
     prediction = to_json(model.predict_net(found.net, batch), model)
     if json:
         print_json(prediction)

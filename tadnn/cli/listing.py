@@ -92,7 +92,8 @@ def spaces(
         for key, choice in space.choices.items()
     ]
     if json:
-        print_json({"name": space.name, "size": space.size(), "choices": choices})
+        phases = {"phases": list(space.phases)} if space.phases else {}
+        print_json({"name": space.name, "size": space.size(), **phases, "choices": choices})
         return
     rows = [
         (
@@ -106,6 +107,8 @@ def spaces(
     print_table(
         ["choice", "group", "values", "only when"], rows, f"{name}: {_size(space.size())} networks"
     )
+    if space.phases:
+        print(f"phases, with a latency of their own: {', '.join(space.phases)}")
 
 
 def _among(values: Sequence[object]) -> str:

@@ -13,11 +13,15 @@ On = Annotated[str, typer.Option("--on", metavar="MODEL[@DEVICE]", help="The lat
 Batch = Annotated[int, typer.Option(min=1, help="Inputs per run.")]
 Input = Annotated[
     str | None,
-    typer.Option("--input", metavar="C,H,W", help="Input shape, such as 3,224,224."),
+    typer.Option(
+        "--input", metavar="C,H,W", help="Input shape, such as 3,224,224; of a sequence 512."
+    ),
 ]
 Device = Annotated[
     str,
-    typer.Option(help="auto (first GPU, else CPU), cpu, cuda:N, or fake (no real device)."),
+    typer.Option(
+        help="auto (first GPU, else CPU), cpu, cuda:N, or fake, fake:SLUG (no real device)."
+    ),
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Measure again what was measured: the machine was busy.")
@@ -28,16 +32,18 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def input_shape(text: str | None) -> tuple[int, ...] | None:
-    """Return ``C,H,W`` as a shape.
+    """Return ``C,H,W`` as a shape; ``C,L`` for sequences of vectors, ``L`` for tokens.
 
     Raises:
-        RequestError: it isn't three positive whole numbers.
+        RequestError: it isn't one to three positive whole numbers.
     """
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 3 or not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
-        raise RequestError(f"--input is three positive whole numbers C,H,W; got {text!r}")
+    if len(parts) > 3 or not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
+        raise RequestError(
+            f"--input is one to three positive whole numbers, such as 3,224,224; got {text!r}"
+        )
     return tuple(int(part) for part in parts)
 
 

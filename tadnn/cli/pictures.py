@@ -46,9 +46,16 @@ def draw_study(
     with progress.task("drawing", None):
         view = FrontView.from_records(record, trial_records(study), knee=knee)
         files = _save(pareto_figure(view), folder, "pareto", formats)
-        pairs = PredictionView.from_front(record)
-        if pairs.pairs:
-            files |= _save(prediction_figure(pairs), folder, "prediction", formats)
+        for phase in view.phases:
+            if phase == view.score_phase:
+                continue  # the other latency is drawn against it
+            figure = pareto_figure(view.in_phase(phase))
+            files |= _save(figure, folder, f"pareto-{phase}", formats)
+        for named in (None, *view.phases):
+            pairs = PredictionView.from_front(record, named)
+            if pairs.pairs:
+                name = "prediction" if named is None else f"prediction-{named}"
+                files |= _save(prediction_figure(pairs), folder, name, formats)
         number = knee if trial is None else trial
         model = _frozen_model(spec, progress) if number is not None else None
         if number is not None and model is not None:

@@ -59,6 +59,8 @@ def search(study: Study, device: Device = "auto", fresh: Fresh = False, json: Js
         return
     _print_front(result.record, spec)
     _print_check(result.check)
+    for phase, check in result.phase_checks.items():
+        _print_check(check, phase)
     print("wrote")
     for path in files.values():
         print(f"  {path_text(path)}")
@@ -161,12 +163,12 @@ def _print_front(record: Mapping[str, Any], spec: StudySpec) -> None:
     console = Console(highlight=False)
     if record["members"]:
         view = FrontView.from_records(record, knee=knee_trial(record))
-        console.print(front_table(view, console.width))
+        console.print(front_table(view, console.width), crop=False)
     elif record.get("least_infeasible"):
         nearest = {**record, "members": record["least_infeasible"]}
         table = front_table(FrontView.from_records(nearest, knee=_NO_TRIAL), console.width)
         table.title = f"{spec.name}: no trial meets the constraints; the least infeasible"
-        console.print(table)
+        console.print(table, crop=False)
     else:
         print(f"study {spec.name} has no completed trial yet")
 
@@ -179,10 +181,11 @@ def _warn(record: Mapping[str, Any]) -> None:
         say(f"warning: {warning}")
 
 
-def _print_check(check: Mapping[str, Any] | None) -> None:
+def _print_check(check: Mapping[str, Any] | None, phase: str | None = None) -> None:
     if check is None:
         return
-    print("finalists, predicted against measured:")
+    of = "" if phase is None else f", {phase}"
+    print(f"finalists{of}, predicted against measured:")
     print(f"  mean error {check['mape']:.1f} %, bias {check['bias']:+.1f} %, over {check['n']}")
     if check["pairs_ordered"] is not None:
         print(f"  {check['pairs_ordered']:.0f} % of the pairs more than 10 % apart ordered rightly")

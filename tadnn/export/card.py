@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tadnn.export.request import CardFacts, ExportRequest
+from tadnn.export.request import CardFacts, ExportRequest, Measured, Predicted
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ def _warnings(card: CardFacts) -> Iterator[str]:
     disagreement = card.disagreement()
     if disagreement is not None:
         yield f"> **WARNING: {disagreement}. Trust the measurement.**\n"
-    if card.predicted is not None and not card.predicted.in_range:
+    every = (card.predicted, *(phase.predicted for phase in card.phases))
+    if any(predicted is not None and not predicted.in_range for predicted in every):
         yield (
             "> **WARNING: the prediction is outside of the range that the latency model was "
             "fitted on.**\n"
@@ -63,7 +64,8 @@ def _identity(request: ExportRequest) -> Iterator[tuple[str, str]]:
         seed = "unknown" if card.study_seed is None else str(card.study_seed)
         yield "found by", f"study {card.study}, trial {card.trial}, study seed {seed}"
     shape = " × ".join(map(str, net.input_shape))
-    yield "input", f"float32, batch × {shape}; the batch is free"
+    kind = "float32" if net.input_dtype == "float" else f"int64 below {net.input_limit:,}"
+    yield "input", f"{kind}, batch × {shape}; the batch is free"
     yield "output", f"float32, batch × {request.classes}"
     yield "parameters", f"{net.parameters:,}"
     batch = f"at batch {card.batch}"
@@ -76,21 +78,28 @@ def _latency(card: CardFacts) -> Iterator[tuple[str, str]]:
     yield "batch", str(card.batch)
     yield "device", card.device or "unknown"
     yield "setting", card.setting or "unknown"
-    if card.predicted is None:
-        yield "predicted", "not predicted"
-    else:
-        value = (
-            f"{card.predicted.latency_ms:.4g} ms, standard deviation {card.predicted.std_ms:.2g} ms"
-        )
-        yield "predicted", f"{value}, by {card.latency_model or 'an unnamed latency model'}"
-        if card.latency_model_error is not None:
-            error = f"{card.latency_model_error:.1f} % on average, on what it was not fitted on"
-            yield "latency model's error", error
-    if card.measured is None:
-        yield "measured", "not measured after the search"
-    else:
-        value = f"{card.measured.latency_ms:.4g} ms, spread {card.measured.spread_ms:.2g} ms"
-        yield "measured", f"{value} (median of {card.measured.repeats} repeats)"
+    yield "predicted", _predicted(card, card.predicted)
+    if card.predicted is not None and card.latency_model_error is not None:
+        error = f"{card.latency_model_error:.1f} % on average, on what it was not fitted on"
+        yield "latency model's error", error
+    yield "measured", _measured(card.measured)
+    for phase in card.phases:
+        yield f"{phase.name}, predicted", _predicted(card, phase.predicted)
+        yield f"{phase.name}, measured", _measured(phase.measured)
+
+
+def _predicted(card: CardFacts, predicted: Predicted | None) -> str:
+    if predicted is None:
+        return "not predicted"
+    value = f"{predicted.latency_ms:.4g} ms, standard deviation {predicted.std_ms:.2g} ms"
+    return f"{value}, by {card.latency_model or 'an unnamed latency model'}"
+
+
+def _measured(measured: Measured | None) -> str:
+    if measured is None:
+        return "not measured after the search"
+    value = f"{measured.latency_ms:.4g} ms, spread {measured.spread_ms:.2g} ms"
+    return f"{value} (median of {measured.repeats} repeats)"
 
 
 def _accuracy(request: ExportRequest) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class PhaseLatency:
+    """The latency of a further network of the same architecture, such as a decoder's next token."""
+
+    name: str
+    predicted: Predicted | None = None
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True)
 class Trained:
     """What training reached: ``accuracy`` is a fraction of the ``split``."""
 
@@ -72,6 +81,7 @@ class CardFacts:
             was not fitted on, 0-100.
         predicted: by that model.
         measured: on the device, after the search.
+        phases: the same for what the architecture runs as besides.
         trained: of the weights that are exported; None = they are untrained.
         proxy: what the search looked at instead of an accuracy.
         environment: names and versions that decide a measurement.
@@ -87,6 +97,7 @@ class CardFacts:
     latency_model_error: float | None = None
     predicted: Predicted | None = None
     measured: Measured | None = None
+    phases: tuple[PhaseLatency, ...] = ()
     trained: Trained | None = None
     proxy: ProxyScore | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -98,17 +109,27 @@ class CardFacts:
         the model's errors on networks that it was not fitted on. None where they agree or one
         of them is missing.
         """
-        if self.predicted is None or self.measured is None:
-            return None
-        difference = self.predicted.latency_ms - self.measured.latency_ms
-        percent = 100 * difference / self.measured.latency_ms
-        if abs(difference) <= 2 * self.predicted.std_ms:
-            return None
-        return (
-            f"the prediction is {abs(percent):.1f} % ({abs(difference):.3g} ms) "
-            f"{'above' if difference > 0 else 'below'} the measurement, more than two standard "
-            f"deviations of the prediction ({2 * self.predicted.std_ms:.3g} ms)"
-        )
+        words = [
+            _disagreement(f"the prediction{of}", predicted, measured)
+            for of, predicted, measured in (
+                ("", self.predicted, self.measured),
+                *((f" of {p.name}", p.predicted, p.measured) for p in self.phases),
+            )
+            if predicted is not None and measured is not None
+        ]
+        return "; ".join(word for word in words if word) or None
+
+
+def _disagreement(what: str, predicted: Predicted, measured: Measured) -> str | None:
+    difference = predicted.latency_ms - measured.latency_ms
+    percent = 100 * difference / measured.latency_ms
+    if abs(difference) <= 2 * predicted.std_ms:
+        return None
+    return (
+        f"{what} is {abs(percent):.1f} % ({abs(difference):.3g} ms) "
+        f"{'above' if difference > 0 else 'below'} the measurement, more than two standard "
+        f"deviations of the prediction ({2 * predicted.std_ms:.3g} ms)"
+    )
 
 
 @dataclass(frozen=True, eq=False)

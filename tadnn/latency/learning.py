@@ -26,12 +26,15 @@ from tadnn.profiling import (
     NetRun,
     ProfileDatabase,
     Subject,
+    covering_nets,
     kernel_pool,
     measure,
     next_kernels,
+    reduced,
+    relative_cost,
 )
 from tadnn.progress import SILENT, Advance, Progress
-from tadnn.runtimes import find_runtime
+from tadnn.runtimes import find_runtime, lower_net
 
 # Shares of the budget: what is spread over the pool first, and each refinement.
 _ROUNDS: Final = (0.4, 0.3, 0.3)
@@ -40,6 +43,12 @@ _AT_A_TIME: Final = 64
 # With a time limit, so many are measured between two looks at it, and kernels get this share.
 _AT_A_TIME_LIMITED: Final = 16
 _TIME_OF_KERNELS: Final = 0.75
+# A network is run at least so often to be measured, and so many are to be measured in any time.
+_RUNS_OF_A_NET: Final = 5
+_MEASURED_ANYHOW: Final = 8
+_LEAST_CHOICE: Final = 32
+# Networks observed between two looks at the clock and at what is known.
+_NETS_AT_A_TIME: Final = 4
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,12 @@ def learn(
     budget = budget or Budget()
     start = time.monotonic()
     known = {} if fresh else database.kernels(clock.device.slug, clock.setting)
-    _measure_kernels(clock, database, nets, batch, known, budget, start, seed, progress)
-    timings = _measure_nets(clock, database, nets, batch, budget, start, progress, fresh=fresh)
+    observed = find_runtime(clock.setting.runtime).observed
+    get_kernels = _observe_kernels if observed else _measure_kernels
+    get_kernels(clock, database, nets, batch, known, budget, start, seed, progress)
+    timings = _measure_nets(
+        clock, database, nets, batch, known, budget, start, progress, fresh=fresh
+    )
     with progress.task("fitting the latency model", None):
         model = fit_kernels(
             name,
@@ -171,6 +184,77 @@ def _measure_kernels(
                 have += len(plan)
 
 
+def _observe_kernels(
+    clock: Clock,
+    database: ProfileDatabase,
+    nets: Sequence[Net],
+    batch: int,
+    known: dict[Kernel, Measurement],
+    budget: Budget,
+    start: float,
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Run networks in which wanted kernels are seen, in rounds; ``known`` grows by all seen.
+
+    The kernels wanted are those that would be measured alone.
+    """
+    runtime, dtype = find_runtime(clock.setting.runtime), clock.setting.dtype
+    distinct = {net.key: net for net in nets}
+    pool = kernel_pool(distinct.values(), batch, dtype, runtime)
+    wanted = min(budget.kernels, len(pool))
+    have = sum(kernel in known for kernel in pool)
+    unseen: set[Kernel] = set()  # what a run that should have shown it didn't
+    with progress.task("profiling kernels", wanted) as advance, clock.session():
+        advance(min(have, wanted))
+        for index, share in enumerate(itertools.accumulate(_ROUNDS)):
+            goal = round(share * wanted)
+            ends = _ends(start, budget, share * _TIME_OF_KERNELS)
+            rough = _rough(clock, known, seed) if index and have < goal else None
+            while have < goal and (time.monotonic() < ends or have < FEWEST_KERNELS):
+                plan = next_kernels(
+                    pool,
+                    [*known, *unseen],
+                    rough.relative_deviation if rough else None,
+                    min(_AT_A_TIME, goal - have),
+                    seed + have,
+                    predict=rough.latency_us if rough else None,
+                    lanes=lanes_of(clock.device, clock.setting.dtype),
+                )
+                tried = known.keys() | unseen
+                few = {
+                    key: reduced(net, batch, dtype, runtime, tried) for key, net in distinct.items()
+                }
+                launched = {
+                    key: frozenset(lower_net(net, batch, dtype, runtime))
+                    for key, net in few.items()
+                }
+                cost = {key: relative_cost(net, batch) for key, net in few.items()}
+                chosen = covering_nets(plan, launched, cost, _NETS_AT_A_TIME)
+                if not chosen:
+                    break
+                for key in chosen:
+                    if time.monotonic() > ends and len(known) >= FEWEST_KERNELS:
+                        break
+                    _observe_and_store(clock, database, NetRun(few[key], batch), known)
+                    unseen |= launched[key] - known.keys()
+                before, have = have, sum(kernel in known for kernel in pool)
+                advance(min(have, wanted) - min(before, wanted))
+        advance(wanted - min(have, wanted) if have + len(unseen) >= wanted else 0)
+
+
+def _observe_and_store(
+    clock: Clock, database: ProfileDatabase, run: NetRun, known: dict[Kernel, Measurement]
+) -> None:
+    """Observe a network's kernels; one that was seen before is an average of all times."""
+    seen = {
+        kernel: known[kernel].combined(new) if kernel in known else new
+        for kernel, new in clock.observe(run).items()
+    }
+    database.add_kernels(clock.device.slug, clock.setting, clock.environment(), seen)
+    known.update(seen)
+
+
 def _ends(start: float, budget: Budget, share: float) -> float:
     return math.inf if budget.minutes is None else start + share * 60 * budget.minutes
 
@@ -199,6 +283,7 @@ def _measure_nets(
     database: ProfileDatabase,
     nets: Sequence[Net],
     batch: int,
+    known: Mapping[Kernel, Measurement],
     budget: Budget,
     start: float,
     progress: Progress,
@@ -206,7 +291,8 @@ def _measure_nets(
     fresh: bool,
 ) -> list[NetTiming]:
     """Measure whole networks, from the smallest to the largest; known ones aren't repeated."""
-    chosen = {net.key: net for net in _spread_by_work(nets, budget.nets)}
+    able = _affordable(nets, batch, known, budget)
+    chosen = {net.key: net for net in _spread_by_work(able, budget.nets)}
     stored = {
         key: measurement
         for key, at_batch, _, measurement in database.nets(clock.device.slug, clock.setting)
@@ -243,6 +329,23 @@ def _measure_nets(
         for key, net in chosen.items()
         if key in stored
     ]
+
+
+def _affordable(
+    nets: Sequence[Net], batch: int, known: Mapping[Kernel, Measurement], budget: Budget
+) -> list[Net]:
+    """Return the networks of which several can be measured in the time given.
+
+    Their time is estimated from FLOPs, at the rate that the known kernels ran at together.
+    """
+    ordered = sorted(nets, key=lambda net: (net.flops(), net.key))
+    flops = sum(kernel.flops for kernel in known)
+    if budget.minutes is None or not flops:
+        return ordered
+    rate = sum(m.latency_us for m in known.values()) / 1e6 / flops
+    limit_s = (1 - _TIME_OF_KERNELS) * 60 * budget.minutes / _MEASURED_ANYHOW
+    able = [n for n in ordered if _RUNS_OF_A_NET * n.flops(batch) * rate <= limit_s]
+    return able if len({net.key for net in able}) >= _MEASURED_ANYHOW else ordered[:_LEAST_CHOICE]
 
 
 def _spread_by_work(nets: Sequence[Net], count: int) -> list[Net]:

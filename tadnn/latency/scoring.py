@@ -94,6 +94,9 @@ def score(
     latency_model: LatencyModel,
     batch: int = 1,
     input_shape: Shape | None = None,
+    *,
+    classes: int | None = None,
+    phase: str | None = None,
 ) -> np.ndarray:
     """Return the predicted latency of architectures in milliseconds, [n].
 
@@ -105,8 +108,11 @@ def score(
         latency_model: the model.
         batch: the batch size.
         input_shape: (C, H, W); the space's default when None.
+        classes: outputs; the space's default when None.
+        phase: one of the space's phases; the network itself when None.
 
     Raises:
+        UnknownName: the space has no such phase.
         ArchitectureError: an architecture isn't a point of the space.
         ShapeError: shapes don't fit; block and layer are named.
     """
@@ -115,7 +121,9 @@ def score(
         scorer = latency_model.scorers[batch] = BlockScorer(latency_model, batch)
     parts = [
         # Built a chunk at a time: a million networks needn't be in memory together.
-        scorer.latency_ms([space.build(arch, input_shape) for arch in archs[i : i + _CHUNK]])
+        scorer.latency_ms(
+            [space.build(arch, input_shape, classes, phase) for arch in archs[i : i + _CHUNK]]
+        )
         for i in range(0, len(archs), _CHUNK)
     ]
     return np.concatenate(parts) if parts else np.empty(0)

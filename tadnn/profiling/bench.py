@@ -1,16 +1,18 @@
-"""Clean processes to measure in: ``python -m tadnn.profiling.bench FD``.
+"""Clean processes to measure in: ``python -m tadnn.profiling.bench FD RUNTIME``.
 
 The process that runs a search is no place to measure: what its heap has been
 through decides whether a tensor's memory is fresh from the system (and faulted
 in page by page) or used before. The same ResNet took 3.4 ms in a new process and
 2.6 ms in one that had trained; people deploy in the former.
 
-This server imports torch and does nothing else; for every socket handed to it, it
-forks a child that serves one clock over that socket, a JSON line per request:
+This server imports what its runtime takes (torch, or ONNX Runtime without torch) and does
+nothing else; for every socket handed to it, it forks a child that serves one clock over that
+socket, a JSON line per request:
 
     {"setting": {...}, "steady_heap": false}        first
     {"kernel": "conv2d(...)"} or {"net": {...}, "batch": 1}   -> {"id": 0}
     {"id": 0, "inner": 3}                            -> {"us": 12.3}
+    {"observe": {...}, "batch": 1}                   -> {"observed": [["conv2d(...)", us, ...]]}
     {"drop": [0]}
 
 Server and children end when the other side of their socket is closed, so they
@@ -27,13 +29,13 @@ import socket
 import sys
 from typing import Any, Final
 
-from tadnn.errors import TadnnError
+from tadnn.errors import TadnnError, WorkFailed
 from tadnn.kernels import Kernel
 from tadnn.nets import Net
 from tadnn.profiling.clock import Timed
 from tadnn.profiling.subject import NetRun
 from tadnn.profiling.torch_clock import CpuClock
-from tadnn.runtimes import Setting
+from tadnn.runtimes import Setting, find_runtime
 
 # glibc's names for them (malloc.h), and the largest threshold that it takes.
 _M_TRIM_THRESHOLD: Final = -1
@@ -41,13 +43,10 @@ _M_MMAP_THRESHOLD: Final = -3
 _LARGEST_MMAP_THRESHOLD: Final = 32 << 20
 
 
-def serve(descriptor: int) -> None:
+def serve(descriptor: int, runtime: str) -> None:
     """Fork a child for every socket that arrives, until the starter is gone."""
-    import torch  # noqa: F401 - the point of this process: children find it imported
-
-    import tadnn.nets.module
-    import tadnn.runtimes.torch_calls  # noqa: F401
-
+    # The point of this process: children find it imported.
+    find_runtime(runtime).preload()
     # Ctrl-C is for the starter; it closes the sockets.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -96,13 +95,20 @@ def _reply(clock: CpuClock, prepared: dict[int, Timed], request: Any) -> dict[st
     try:
         if "inner" in request:
             return {"us": prepared[request["id"]](request["inner"])}
+        if "observe" in request:
+            seen = clock.observe(NetRun(Net.from_json(request["observe"]), request["batch"]))
+            return {
+                "observed": [[k.key, m.latency_us, m.spread_us, m.repeats] for k, m in seen.items()]
+            }
         if "kernel" in request:
             timed = _awake(clock.prepare(Kernel.parse(request["kernel"])))
         else:
             timed = clock.prepare(NetRun(Net.from_json(request["net"]), request["batch"]))
+    except WorkFailed as error:
+        return {"failed": str(error)}
     except TadnnError as error:
         return {"refused": str(error)}
-    except (RuntimeError, MemoryError) as error:  # what torch raises
+    except (RuntimeError, MemoryError) as error:  # what torch and ONNX Runtime raise
         return {"failed": f"{type(error).__name__}: {error}"}
     number = request["as"]
     prepared[number] = timed
@@ -138,4 +144,4 @@ def keep_heap() -> bool:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[1]), sys.argv[2])

@@ -6,8 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from tadnn.errors import RequestError
 from tadnn.hardware import DeviceSpec
-from tadnn.profiling.subject import Subject
+from tadnn.kernels import Kernel
+from tadnn.profiling.measurement import Measurement
+from tadnn.profiling.subject import NetRun, Subject
 from tadnn.runtimes import Setting
 
 Timed = Callable[[int], float]
@@ -37,6 +40,17 @@ class Clock(ABC):
         Raises:
             RequestError: the setting's runtime never launches such a kernel.
         """
+
+    def observe(self, subject: NetRun) -> dict[Kernel, Measurement]:
+        """Run a whole network and return how long each of its kernels took inside.
+
+        Only for runtimes whose kernels are ``observed``.
+
+        Raises:
+            RequestError: this clock's runtime times kernels alone.
+            WorkFailed: running failed.
+        """
+        raise RequestError(f"{self.setting.runtime} times kernels alone; got {subject.key}")
 
     @abstractmethod
     def session(self) -> AbstractContextManager[None]:

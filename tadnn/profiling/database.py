@@ -16,7 +16,7 @@ from sqlalchemy.exc import DatabaseError
 from tadnn.errors import CorruptFile, KernelError, Unwritable, WorkFailed
 from tadnn.files import stable_hash
 from tadnn.kernels import Kernel
-from tadnn.profiling.measuring import Measurement
+from tadnn.profiling.measurement import Measurement
 from tadnn.runtimes import Setting
 
 SCHEMA_VERSION: Final = 1

@@ -17,7 +17,8 @@ from tadnn.errors import RequestError, WorkFailed
 from tadnn.hardware import detect_cpu
 from tadnn.kernels import Kernel
 from tadnn.profiling.clock import Clock, Timed
-from tadnn.profiling.subject import Subject
+from tadnn.profiling.measurement import Measurement
+from tadnn.profiling.subject import NetRun, Subject
 from tadnn.profiling.torch_clock import CpuClock, machine_environment
 from tadnn.runtimes import Setting, find_runtime
 
@@ -33,7 +34,7 @@ class IsolatedCpuClock(Clock):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(detect_cpu(), setting)
-        find_runtime(setting.runtime)
+        find_runtime(setting.runtime).check(setting)
         self._socket: socket.socket | None = None
         self._kernels: _Child | None = None
 
@@ -49,14 +50,32 @@ class IsolatedCpuClock(Clock):
 
         Raises:
             RequestError: the setting's runtime never launches such a kernel.
-            WorkFailed: torch failed, or the process died.
+            WorkFailed: the runtime failed, or the process died.
         """
         if isinstance(subject, Kernel):
+            if find_runtime(self.setting.runtime).observed:
+                raise RequestError(
+                    f"{self.setting.runtime} kernels are observed in networks; got {subject.key}"
+                )
             if self._kernels is None:
                 self._kernels = self._child(steady_heap=True)
             return _Remote(self._kernels, {"kernel": subject.key})
         child = self._child(steady_heap=False)
         return _Remote(child, {"net": subject.net.to_json(), "batch": subject.batch})
+
+    def observe(self, subject: NetRun) -> dict[Kernel, Measurement]:
+        """Run a network under its runtime's profiler, in a process of its own.
+
+        Raises:
+            RequestError: this runtime times kernels alone.
+            WorkFailed: running failed, or the process died.
+        """
+        request = {"observe": subject.net.to_json(), "batch": subject.batch}
+        answer = self._child(steady_heap=False).ask(request)
+        return {
+            Kernel.parse(key): Measurement(latency_us, spread_us, repeats)
+            for key, latency_us, spread_us, repeats in answer["observed"]
+        }
 
     def environment(self) -> dict[str, str]:
         """Return versions, the device, and how its clock is governed."""
@@ -66,8 +85,9 @@ class IsolatedCpuClock(Clock):
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
+            arguments = [str(theirs.fileno()), self.setting.runtime]
             server = subprocess.Popen(
-                [sys.executable, "-m", "tadnn.profiling.bench", str(theirs.fileno())],
+                [sys.executable, "-m", "tadnn.profiling.bench", *arguments],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 from tadnn.errors import RequestError, WorkFailed
 from tadnn.profiling.clock import Clock, Timed
+from tadnn.profiling.measurement import Measurement
 from tadnn.profiling.subject import Subject
 from tadnn.progress import SILENT, Progress
 
 CHUNK: Final = 16
 _MOST_INNER: Final = 10_000
 _FEWEST_REPEATS: Final = 3
-
-# A normal sample's standard deviation is 1.4826 times its median absolute deviation, and its
-# median's standard error sqrt(pi/2) times its mean's. Rousseeuw & Croux, JASA 88 (1993), sec. 1.
-_MAD_TO_STD: Final = 1.4826
-_MEDIAN_TO_MEAN: Final = math.sqrt(math.pi / 2)
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A subject's time: the median of the repeats, and their robust standard deviation."""
-
-    latency_us: float
-    spread_us: float
-    repeats: int
-
-    @classmethod
-    def of(cls, samples: Sequence[float]) -> Measurement:
-        """Summarise samples (microseconds; at least one)."""
-        middle = median(samples)
-        deviation = median(abs(sample - middle) for sample in samples)
-        return cls(middle, _MAD_TO_STD * deviation, len(samples))
-
-    @property
-    def error_us(self) -> float:
-        """The standard error of ``latency_us``."""
-        return _MEDIAN_TO_MEAN * self.spread_us / math.sqrt(self.repeats)
 
 
 def measure(

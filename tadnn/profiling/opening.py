@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tadnn.errors import RequestError
+from tadnn.hardware import DeviceSpec
 from tadnn.profiling.clock import Clock
-from tadnn.profiling.fake_clock import FakeClock
+from tadnn.profiling.cuda_clock import CudaClock
+from tadnn.profiling.fake_clock import FAKE_DEVICE, FakeClock
 from tadnn.profiling.isolated_clock import IsolatedCpuClock
-from tadnn.profiling.torch_clock import CudaClock
-from tadnn.runtimes import Setting
+from tadnn.runtimes import Setting, find_runtime
 
 FAKE = "fake"
 
@@ -15,18 +19,65 @@ def open_clock(device: str, setting: Setting) -> Clock:
     """Return the clock of a device.
 
     Args:
-        device: ``auto`` (the first GPU, else the CPU), ``cpu``, ``cuda:N``, a slug of this
-            machine's, or ``fake``: a device that doesn't exist, whose times are computed.
+        device: ``auto`` (the first GPU where the runtime runs on any, else the CPU), ``cpu``,
+            ``cuda:N``, a slug of this machine's, or ``fake``: a device that doesn't exist, whose
+            times are computed; ``fake:SLUG`` has the facts of a known device.
         setting: what is measured in.
+
+    Raises:
+        UnknownName, RequestError: there is no such device here, or it can't do what the
+            setting says.
+    """
+    runtime = find_runtime(setting.runtime)
+    runtime.check(setting)
+    torch_name, spec = _resolved(device, setting)
+    if torch_name == FAKE:
+        return FakeClock(setting, spec)
+    kind, _, index = torch_name.partition(":")
+    runtime.require_kind(kind)
+    if kind != "cpu":
+        return CudaClock(setting, int(index))
+    if setting.flush_l2:
+        raise RequestError("the second-level cache is emptied on CUDA devices only; got 'cpu'")
+    return IsolatedCpuClock(setting)
+
+
+def clock_device(device: str, setting: Setting) -> DeviceSpec:
+    """Return the device whose clock :func:`open_clock` would open, whether the runtime runs there.
 
     Raises:
         UnknownName, RequestError: there is no such device here.
     """
+    return _resolved(device, setting)[1]
+
+
+def _resolved(device: str, setting: Setting) -> tuple[str, DeviceSpec]:
+    """Return torch's name for a device (``fake`` for one that doesn't exist) and its facts."""
     from tadnn.hardware import resolve_device
 
-    if device == FAKE:
-        return FakeClock(setting)
-    torch_name, _ = resolve_device(device)
-    if torch_name == "cpu":
-        return IsolatedCpuClock(setting)
-    return CudaClock(setting, int(torch_name.partition(":")[2]))
+    pretended = fake_device(device)
+    if pretended is not None:
+        return FAKE, pretended
+    if device == "auto" and "cuda" not in find_runtime(setting.runtime).kinds:
+        device = "cpu"
+    return resolve_device(device)
+
+
+def fake_device(name: str) -> DeviceSpec | None:
+    """Return the device that ``fake`` or ``fake:SLUG`` pretends to be; None for other names.
+
+    Its slug is its own, so that nothing computed is taken for something measured.
+
+    Raises:
+        UnknownName: no device is called SLUG.
+    """
+    from tadnn.hardware import find_device
+
+    prefix, colon, slug = name.partition(":")
+    if prefix != FAKE:
+        return None
+    if not colon:
+        return FAKE_DEVICE
+    real = find_device(slug)
+    name = f"{real.name} that doesn't exist"
+    return replace(real, slug=f"{real.slug}-fake", name=name, aliases=())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tadnn import pareto
@@ -17,6 +17,20 @@ _COUNTS: Final = {
     "flops": ("flops", "FLOPs"),
     "memory": ("memory_bytes", "Memory (bytes)"),
 }
+
+
+_LATENCY: Final = "_latency"  # a phase's name before it makes an objective
+
+
+@dataclass(frozen=True)
+class PhaseView:
+    """A trial's latency in one phase, such as a decoder's next token; what is unknown is None."""
+
+    predicted_ms: float | None = None
+    std_ms: float = 0.0
+    in_range: bool = True
+    measured_ms: float | None = None
+    spread_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,7 @@ class PointView:
         parameters: trained values.
         flops: at the study's batch.
         feasible: whether every constraint is met.
+        phases: latencies of what the architecture runs as besides, by phase.
     """
 
     trial: int
@@ -54,6 +69,7 @@ class PointView:
     parameters: int = 0
     flops: int = 0
     feasible: bool = True
+    phases: Mapping[str, PhaseView] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,9 +84,13 @@ class FrontView:
         knee: the trial number of the knee; None where there is no front.
         score_label: what ``score`` is, with its direction.
         score_is_count: whether it is a positive count, of which less is better.
-        joined: whether latency and the score are the study's only objectives, so that a line
-            through the members bounds what the study found.
+        joined: whether the latency that is shown and the score are the study's only objectives,
+            so that a line through the members bounds what the study found.
         accuracy_label: what the finalists' accuracy is.
+        phases: the phases whose latencies the study looked at.
+        phase: the one whose latencies the points have; None: the networks themselves.
+        beside: the study's objectives beside the score.
+        score_phase: the phase whose latency is the score, where objectives are latencies alone.
     """
 
     study: str
@@ -82,6 +102,10 @@ class FrontView:
     score_is_count: bool
     joined: bool
     accuracy_label: str
+    phases: tuple[str, ...] = ()
+    phase: str | None = None
+    beside: frozenset[str] = frozenset()
+    score_phase: str | None = None
 
     @classmethod
     def from_records(
@@ -97,14 +121,16 @@ class FrontView:
         """
         members, results = list(front["members"]), {t["trial"]: t for t in trials}
         objectives = list(front["objectives"])
-        second = next((o for o in objectives if o != "latency"), "accuracy")
+        others = [o for o in objectives if o != "latency"]
+        second = next((o for o in others if not o.endswith(_LATENCY)), [*others, "accuracy"][0])
         # A finalist's longer training must not stand in for what the search saw.
         seen = [results.get(m["trial"], m) for m in members]
         proxy = next((r["proxy"]["name"] for r in [*seen, *results.values()] if r["proxy"]), None)
         label, count = _score(second, proxy, [*seen, *results.values()])
-        field = _COUNTS[second][0] if second in _COUNTS else "proxy" if proxy else "trained"
+        source = _COUNTS[second][0] if second in _COUNTS else "proxy" if proxy else "trained"
+        source = second if second.endswith(_LATENCY) else source
         points = [
-            _point(m, _value(s, field), _again(m, s, field))
+            _point(m, _value(s, source), _again(m, s, source))
             for m, s in zip(members, seen, strict=True)
         ]
         splits = {
@@ -112,10 +138,10 @@ class FrontView:
             for m, p in zip(members, points, strict=True)
             if m["trained"] and p.finalist
         }
-        points.sort(key=lambda p: math.inf if p.predicted_ms is None else p.predicted_ms)
+        points.sort(key=_by_latency)
         on_front = {point.trial for point in points}
         others = [
-            _point(r, _value(r, field), finalist=False)
+            _point(r, _value(r, source), finalist=False)
             for number, r in results.items()
             if number not in on_front
         ]
@@ -128,13 +154,38 @@ class FrontView:
             score_label=label,
             score_is_count=count,
             joined=set(objectives) == {"latency", second},
+            beside=frozenset(objectives) - {second},
+            score_phase=second.removesuffix(_LATENCY) if second.endswith(_LATENCY) else None,
             accuracy_label=_accuracy_label(splits),
+            phases=tuple(dict.fromkeys(phase for r in seen for phase in r.get("phases", {}))),
         )
+
+    def in_phase(self, phase: str) -> FrontView:
+        """Return the same front with the latencies of a phase."""
+
+        def placed(points: Iterable[PointView]) -> list[PointView]:
+            return [replace(p, **vars(p.phases.get(phase, PhaseView()))) for p in points]
+
+        members = sorted(placed(self.members), key=_by_latency)
+        return replace(
+            self,
+            members=tuple(members),
+            others=tuple(placed(self.others)),
+            joined=self.beside == {phase + _LATENCY},
+            phase=phase,
+        )
+
+
+def _by_latency(point: PointView) -> float:
+    return math.inf if point.predicted_ms is None else point.predicted_ms
 
 
 def _score(second: str, proxy: str | None, records: Sequence[Record]) -> tuple[str, bool]:
     if second in _COUNTS:
         return f"{_COUNTS[second][1]}, less is better", True
+    if second.endswith(_LATENCY):
+        phase = second.removesuffix(_LATENCY)
+        return f"Predicted latency of {phase} (ms), less is better", True
     if second != "accuracy":
         valid = ", ".join(["accuracy", "latency", *sorted(_COUNTS)])
         raise RequestError(f"unknown objective {second!r}. Valid: {valid}.")
@@ -147,40 +198,48 @@ def _accuracy_label(splits: set[str]) -> str:
     return f"{splits.pop().capitalize()} accuracy" if len(splits) == 1 else "Accuracy"
 
 
-def _value(record: Record, field: str) -> float | None:
-    found = record[field]
+def _value(record: Record, source: str) -> float | None:
+    if source.endswith(_LATENCY):
+        return _phase(record["phases"][source.removesuffix(_LATENCY)]).predicted_ms
+    found = record[source]
     if isinstance(found, Mapping):
-        found = found["value" if field == "proxy" else "accuracy"]
+        found = found["value" if source == "proxy" else "accuracy"]
     return _finite(found)
 
 
-def _again(member: Record, seen: Record, field: str) -> bool:
+def _again(member: Record, seen: Record, source: str) -> bool:
     """Tell whether a member was measured, or trained beyond what the search saw of it."""
     if member["measured"]:
         return True
     if seen is member:  # what the search saw is unknown
-        return bool(member["trained"]) and field != "trained"
+        return bool(member["trained"]) and source != "trained"
     return bool(member["trained"]) and member["trained"] != seen["trained"]
 
 
-def _point(record: Record, score: float | None, finalist: bool) -> PointView:
+def _phase(record: Record) -> PhaseView:
     predicted, measured = record["predicted"], record.get("measured")
-    latency = _finite(predicted["latency_ms"]) if predicted else None
-    return PointView(
-        trial=record["trial"],
-        arch=arch_text(record["arch"]),
-        score=score,
-        predicted_ms=latency,
+    return PhaseView(
+        predicted_ms=_finite(predicted["latency_ms"]) if predicted else None,
         std_ms=predicted["std_ms"] if predicted else 0.0,
         in_range=predicted["in_range"] if predicted else True,
         measured_ms=measured["latency_ms"] if measured else None,
         spread_ms=measured["spread_ms"] if measured else 0.0,
+    )
+
+
+def _point(record: Record, score: float | None, finalist: bool) -> PointView:
+    return PointView(
+        **vars(_phase(record)),
+        trial=record["trial"],
+        arch=arch_text(record["arch"]),
+        score=score,
         accuracy=record["trained"]["accuracy"] if record["trained"] else None,
         finalist=finalist,
         proxy=_value(record, "proxy"),
         parameters=record["parameters"],
         flops=record["flops"],
         feasible=record.get("feasible", True),
+        phases={phase: _phase(facts) for phase, facts in record.get("phases", {}).items()},
     )
 
 

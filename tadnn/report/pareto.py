@@ -68,7 +68,7 @@ def pareto_figure(view: FrontView) -> Figure:
 
 def _search_panel(axes: Axes, view: FrontView, *, measured: bool) -> list[Spot]:
     axes.set_title("All trials, as predicted")
-    axes.set_xlabel("Predicted latency (ms)")
+    axes.set_xlabel(f"Predicted {_latency_of(view)}")
     axes.set_ylabel(view.score_label)
     members = _spots(view.members, "predicted", "score")
     dominated = _spots((p for p in view.others if p.feasible), "predicted", "score")
@@ -96,7 +96,7 @@ def _search_panel(axes: Axes, view: FrontView, *, measured: bool) -> list[Spot]:
         shown += found
         if found:
             axes.set_title("All trials as predicted, the front measured too")
-            axes.set_xlabel("Latency (ms)")
+            axes.set_xlabel(_latency_of(view, "Latency"))
     latency_axis(axes.xaxis, _reach(shown), pad=0.1)
     if view.score_is_count:
         latency_axis(axes.yaxis, [s.y for s in shown], pad=0.1)
@@ -108,7 +108,7 @@ def _search_panel(axes: Axes, view: FrontView, *, measured: bool) -> list[Spot]:
 
 
 def _finalist_panel(axes: Axes, view: FrontView) -> list[Spot]:
-    axes.set_xlabel("Latency (ms)")
+    axes.set_xlabel(_latency_of(view, "Latency"))
     axes.set_ylabel(view.accuracy_label)
     finalists = [p for p in view.members if p.finalist]
     predicted = _spots(finalists, "predicted", "accuracy")
@@ -127,6 +127,10 @@ def _finalist_panel(axes: Axes, view: FrontView) -> list[Spot]:
     axes.margins(y=0.14)
     _ring_knee(axes, view, [*measured, *predicted])
     return [*measured, *predicted]
+
+
+def _latency_of(view: FrontView, latency: str = "latency") -> str:
+    return f"{latency} (ms)" if view.phase is None else f"{latency} of {view.phase} (ms)"
 
 
 def _measured(axes: Axes, spots: Sequence[Spot]) -> None:

@@ -37,20 +37,22 @@ class PredictionView:
     pairs: tuple[PairView, ...]
 
     @classmethod
-    def from_front(cls, front: Record) -> PredictionView:
-        """Make the view of a front's re-measured members."""
+    def from_front(cls, front: Record, phase: str | None = None) -> PredictionView:
+        """Make the view of a front's re-measured members; of one of their phases where named."""
+        seen = [(m["trial"], m if phase is None else m["phases"][phase]) for m in front["members"]]
         pairs = tuple(
             PairView(
-                f"#{m['trial']}",
+                f"#{trial}",
                 m["predicted"]["latency_ms"],
                 m["predicted"]["std_ms"],
                 m["measured"]["latency_ms"],
                 m["measured"]["spread_ms"],
             )
-            for m in front["members"]
+            for trial, m in seen
             if m["measured"] and m["predicted"]
         )
-        return cls(f"{front['study']}: predicted and measured", setting_text(front), pairs)
+        of = "" if phase is None else f", {phase}"
+        return cls(f"{front['study']}{of}: predicted and measured", setting_text(front), pairs)
 
     @property
     def mape(self) -> float | None:
@@ -104,7 +106,8 @@ class BreakdownView:
 
         ``latency_us`` and ``std_us`` of its kernels are those of one launch. Errors of equal
         launches are the same error, so they add up without cancelling. What the total has
-        beyond its kernels is a share of its own.
+        beyond its kernels is a share of its own. Operators that were not understood are
+        named in the subtitle.
         """
         shares = [
             ShareView(
@@ -121,6 +124,9 @@ class BreakdownView:
         if rest > 0.001 * total:
             shares.append(ShareView("between kernels", 1, rest, 0.0, is_kernel=False))
         shares.sort(key=lambda share: -share.latency_us)
+        opaque = ", ".join(f"{o['count']} × {o['op']}" for o in prediction["opaque"])
+        if opaque:
+            subtitle = "; ".join(filter(None, (subtitle, f"not understood: {opaque}")))
         return cls(title, subtitle, total, tuple(shares))
 
 

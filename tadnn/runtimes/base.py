@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,11 +10,14 @@ from typing import ClassVar
 
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
-from tadnn.nets import Block, Net, Shape
+from tadnn.nets import Block, Layer, Net, Shape
 from tadnn.runtimes.setting import Setting
 
 Run = Callable[[], object]
 """Does the work once. On a CUDA device it may return before the work is done."""
+
+Observation = dict[Kernel, list[float]]
+"""Microseconds of each kernel of a network, once per run; the mean where one is launched twice."""
 
 
 class Runtime(ABC):
@@ -34,6 +38,22 @@ class Runtime(ABC):
     """
 
     name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    """What it runs on."""
+    launch_gaps: ClassVar[bool] = True
+    """Whether a network takes time beside its kernels."""
+    observed: ClassVar[bool] = False
+    """Whether kernels are timed inside whole networks, by :meth:`observe_net`, not alone."""
+
+    def preload(self) -> None:
+        """Import what running takes (torch, here): processes that measure are forked after it."""
+        import torch  # noqa: F401
+
+        import tadnn.nets.module  # noqa: F401
+
+    def environment(self, setting: Setting) -> dict[str, str]:
+        """Return what else it matters to know about how things are run, for the record."""
+        return {}
 
     @abstractmethod
     def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
@@ -53,6 +73,10 @@ class Runtime(ABC):
             RequestError: the runtime never launches such a kernel, or has no such device.
         """
 
+    def kernel_runs(self, setting: Setting) -> int:
+        """Return how often one call of :meth:`prepare_kernel`'s callable runs the kernel."""
+        return 1
+
     @abstractmethod
     def prepare_net(self, net: Net, batch: int, setting: Setting, device: str = "cpu") -> Run:
         """Return a callable that runs the whole network on one batch.
@@ -61,6 +85,19 @@ class Runtime(ABC):
             RequestError: no such device.
         """
 
+    def observe_net(
+        self, net: Net, batch: int, setting: Setting, device: str = "cpu"
+    ) -> Observation:
+        """Run a network several times and return its kernels' times.
+
+        Only for runtimes that are ``observed``.
+
+        Raises:
+            RequestError: this runtime's kernels are timed alone.
+            WorkFailed: what was observed isn't what the network launches.
+        """
+        raise RequestError(f"{self.name} times kernels alone; it can't observe them in a network")
+
     @abstractmethod
     def session(self, setting: Setting, device: str = "cpu") -> AbstractContextManager[None]:
         """Fix threads and math mode inside a ``with`` block and restore them after it.
@@ -68,6 +105,17 @@ class Runtime(ABC):
         Raises:
             RequestError: the device cannot do what the setting asks for.
         """
+
+    def require_kind(self, kind: str) -> None:
+        """Check that the runtime runs on a kind of device, ``"cpu"`` or ``"cuda"``.
+
+        Raises:
+            RequestError: it doesn't.
+        """
+        if kind not in self.kinds:
+            raise RequestError(
+                f"{self.name} runs on {' and '.join(self.kinds)} devices; got {kind!r}"
+            )
 
     def check(self, setting: Setting) -> None:
         """Check that a setting is one of this runtime's.
@@ -89,3 +137,10 @@ def lower_net(net: Net, batch: int, dtype: str, runtime: Runtime) -> list[Kernel
     for _, block, shape, _ in net.chain(batch):
         kernels.extend(runtime.lower(block, shape, dtype))
     return kernels
+
+
+# Blocks differ more than their layers do.
+@functools.lru_cache(maxsize=65536)
+def layer_kernels(layer: Layer, dtype: str, shapes: tuple[Shape, ...]) -> tuple[Kernel, ...]:
+    """Return a layer's raw kernels; remembered."""
+    return layer.kernels(dtype, *shapes)

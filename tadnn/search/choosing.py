@@ -7,6 +7,7 @@ from typing import Any
 
 from tadnn import pareto
 from tadnn.errors import RequestError
+from tadnn.search.spec import LATENCY
 
 Member = Mapping[str, Any]
 
@@ -19,8 +20,8 @@ def knee_trial(record: Mapping[str, Any]) -> int | None:
 
     Where finalists were trained, it is theirs: trained accuracy against measured latency
     (predicted, where nothing was measured). Otherwise it is that of the whole front: the
-    study's other objective against predicted latency. A study without the objective latency
-    has the knee of its first two objectives.
+    first objective that is no latency against predicted latency. A study without the objective
+    latency has the knee of its first two objectives.
     """
     members = record["members"]
     if not members:
@@ -29,7 +30,7 @@ def knee_trial(record: Mapping[str, Any]) -> int | None:
     finalists = _finalists(members)
     if finalists:
         timed = all(_latency(m) is not None for m in finalists)
-        axis = "latency" if timed else cost
+        axis = "latency" if timed and not _is_latency(cost or "") else cost
         points = [(_loss(m, axis), -m["trained"]["accuracy"]) for m in finalists]
         return int(finalists[pareto.knee(points)]["trial"])
     points = [(_loss(m, cost), _loss(m, second)) for m in members]
@@ -41,7 +42,7 @@ def best_within(record: Mapping[str, Any], max_latency_ms: float) -> int:
 
     Measured latency counts where there is one, else the predicted one. Best is the
     highest trained accuracy among finalists; without a finalist within the bound, the
-    best value of the study's objective beside latency.
+    best value of the study's first objective that is no latency.
 
     Raises:
         RequestError: no member is that fast; the fastest is named.
@@ -58,14 +59,24 @@ def best_within(record: Mapping[str, Any], max_latency_ms: float) -> int:
     finalists = _finalists(able)
     if finalists:  # of equal accuracies the faster one: members are ordered by latency
         return int(max(finalists, key=lambda m: m["trained"]["accuracy"])["trial"])
-    beside = next((o for o in record["objectives"] if o != "latency"), "latency")
+    beside = _bought(record["objectives"], "latency") or "latency"
     return int(min(able, key=lambda m: _loss(m, beside))["trial"])
 
 
 def _axes(objectives: Sequence[str]) -> tuple[str | None, str | None]:
     """Return what a front's knee weighs: a cost, and what is bought with it."""
     cost = next((o for o in ("latency", *objectives) if o in objectives and o != "accuracy"), None)
-    return cost, next((o for o in objectives if o != cost), None)
+    return cost, _bought(objectives, cost)
+
+
+def _bought(objectives: Sequence[str], cost: str | None) -> str | None:
+    """Return the first objective beside a cost; one that is no latency, where there is one."""
+    others = [o for o in objectives if o != cost]
+    return next((o for o in others if not _is_latency(o)), others[0] if others else None)
+
+
+def _is_latency(objective: str) -> bool:
+    return objective == "latency" or objective.endswith(LATENCY)
 
 
 def _finalists(members: Sequence[Member]) -> list[Member]:
@@ -85,6 +96,8 @@ def _loss(member: Member, objective: str | None) -> float:
         return 0.0
     if objective == "latency":
         return float(_latency(member))
+    if objective.endswith(LATENCY):
+        return float(_latency(member["phases"][objective.removesuffix(LATENCY)]))
     if objective in _FEWER:
         return float(member[_FEWER[objective]])
     return -float(member["proxy"]["value"] if member["proxy"] else member["trained"]["accuracy"])

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tadnn.hardware import resolve_device
 from tadnn.latency import LatencyModel, error_summary, pairs_ordered
 from tadnn.nets import Net, load_weights, save_weights
 from tadnn.profiling import (
-    FAKE,
-    FAKE_DEVICE,
     Clock,
     Measurement,
     NetRun,
     Subject,
+    clock_device,
     measure,
     open_clock,
 )
 from tadnn.progress import SILENT, Progress
 from tadnn.search.front import FINALIST_ATTR, front_record
-from tadnn.search.objective import NET_ATTR, arch_seed, unpack_net
+from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, arch_seed, unpack_net
 from tadnn.search.spec import FinalistsSpec, StudySpec, study_folder
 from tadnn.search.trials import evaluated_trials
 
@@ -80,12 +78,12 @@ def run_finalists(
     wanted = spec.finalists
     if wanted is None:
         return []
-    nets = _chosen_nets(spec, study, wanted, set(calibration_nets))
+    nets = _chosen_nets(study, wanted, set(calibration_nets))
     notes = []
     if wanted.measure and clock is None:
         notes.append("finalists are predicted, not measured: the model's device isn't here")
     elif wanted.measure and clock is not None:
-        _measure(study, nets, spec.batch, clock, progress)
+        _measure(study, nets, spec, clock, progress)
     if wanted.epochs is not None:
         for number, net in nets.items():
             _train(spec, study, number, net, wanted.epochs, progress)
@@ -102,7 +100,7 @@ def finalists_clock(spec: StudySpec, model: LatencyModel | None, device: str) ->
     """
     if spec.finalists is None or not spec.finalists.measure or model is None:
         return None
-    present = FAKE_DEVICE if device == FAKE else resolve_device(device)[1]
+    present = clock_device(device, model.setting)
     return open_clock(device, model.setting) if present.slug == model.device.slug else None
 
 
@@ -121,8 +119,15 @@ def trained_module(spec: StudySpec, trial: int, net: Net) -> nn.Module | None:
     return module.eval()
 
 
-def prediction_check(record: Mapping[str, Any], study: Study) -> dict[str, Any] | None:
+def prediction_check(
+    record: Mapping[str, Any], study: Study, phase: str | None = None
+) -> dict[str, Any] | None:
     """Compare predicted with measured latencies of a front's finalists.
+
+    Args:
+        record: the front.
+        study: the study.
+        phase: of which phase; the networks themselves when None.
 
     Returns:
         ``n``, ``mape`` and ``bias`` (percent), ``pairs_ordered`` (percent of the pairs that
@@ -130,9 +135,10 @@ def prediction_check(record: Mapping[str, Any], study: Study) -> dict[str, Any] 
         (largest relative difference, in percent, of finalists measured twice); None
         without measurements.
     """
+    seen = [m if phase is None else m["phases"][phase] for m in record["members"]]
     pairs = [
         (m["predicted"]["latency_ms"], m["measured"]["latency_ms"])
-        for m in record["members"]
+        for m in seen
         if m["predicted"] and m["measured"]
     ]
     if not pairs:
@@ -149,9 +155,7 @@ def prediction_check(record: Mapping[str, Any], study: Study) -> dict[str, Any] 
     }
 
 
-def _chosen_nets(
-    spec: StudySpec, study: Study, wanted: FinalistsSpec, skip: set[str]
-) -> dict[int, Net]:
+def _chosen_nets(study: Study, wanted: FinalistsSpec, skip: set[str]) -> dict[int, Net]:
     trials = evaluated_trials(study)
     members = []
     for member in front_record(study)["members"]:
@@ -163,23 +167,31 @@ def _chosen_nets(
 
 
 def _measure(
-    study: Study, nets: Mapping[int, Net], batch: int, clock: Clock, progress: Progress
+    study: Study, nets: Mapping[int, Net], spec: StudySpec, clock: Clock, progress: Progress
 ) -> None:
-    """Measure all finalists side by side, each of them twice: a network against itself.
+    """Measure all finalists and their phases side by side, each twice: a network against itself.
 
     They are measured together or not at all, so that the machine's mood is the same for all.
     """
     if all("measured" in _stored(study, number) for number in nets):
         return
-    numbers = list(nets)
-    subjects: list[Subject] = [NetRun(nets[n], batch) for n in numbers for _ in range(2)]
+    trials = evaluated_trials(study)
+    runs: dict[tuple[int, str | None], Net] = {}
+    for number, net in nets.items():
+        runs[number, None] = net
+        for phase in spec.phases:
+            stored = trials[number].user_attrs[PHASE_NET_ATTR + phase]
+            runs[number, phase] = unpack_net(stored)
+    subjects: list[Subject] = [NetRun(net, spec.batch) for net in runs.values() for _ in range(2)]
     with progress.task("re-measuring finalists", len(subjects)) as advance:
         done = measure(clock, subjects, on_result=lambda *_: advance(1))
-    differences = []
-    for index, number in enumerate(numbers):
-        first, second = done[2 * index], done[2 * index + 1]
-        _store(study, number, {"measured": _record(first)})
-        differences.append(abs(second.latency_us / first.latency_us - 1))
+    pairs = dict(zip(runs, zip(done[::2], done[1::2], strict=True), strict=True))
+    for number in nets:
+        facts: dict[str, Any] = {"measured": _record(pairs[number, None][0])}
+        if spec.phases:
+            facts["phases"] = {phase: _record(pairs[number, phase][0]) for phase in spec.phases}
+        _store(study, number, facts)
+    differences = [abs(b.latency_us / a.latency_us - 1) for a, b in pairs.values()]
     if differences:
         study.set_user_attr(CHECK_ATTR, {"against_itself": round(100 * max(differences), 3)})
 

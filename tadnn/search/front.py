@@ -53,6 +53,7 @@ def front_record(study: Study) -> dict[str, Any]:
     record = {
         "study": spec.name,
         **_setting(spec, attributes),
+        "input_shape": _input_shape(members, attributes[INPUT_ATTR]),
         "environment": _model(attributes).get("environment") or attributes[ENVIRONMENT_ATTR],
         "objectives": list(spec.objectives),
         "hypervolume": volume,
@@ -146,10 +147,21 @@ def member_record(trial: FrozenTrial, attributes: Mapping[str, Any]) -> dict[str
     return {
         "trial": trial.number,
         **{key: result[key] for key in _MEMBER_KEYS},
+        **{key: result[key] for key in ("input_shape",) if key in result},
         # A finalist's training is longer than a trial's own.
         "trained": _trained(finalist.get("trained")) or result["trained"],
         "measured": finalist.get("measured"),
+        **phase_records(result, finalist),
     }
+
+
+def phase_records(result: Mapping[str, Any], finalist: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``{"phases": {phase: {"predicted", "measured"}}}``; nothing without phases."""
+    phases = {
+        phase: {**facts, "measured": finalist.get("phases", {}).get(phase)}
+        for phase, facts in result.get("phases", {}).items()
+    }
+    return {"phases": phases} if phases else {}
 
 
 def _trained(facts: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -176,8 +188,13 @@ def _setting(spec: StudySpec, attributes: Mapping[str, Any]) -> dict[str, Any]:
         "dtype": setting.get("dtype", spec.dtype),
         "threads": setting.get("threads", spec.threads),
         "batch": spec.batch,
-        "input_shape": attributes[INPUT_ATTR],
     }
+
+
+def _input_shape(members: Sequence[Mapping[str, Any]], bound: list[int]) -> list[int]:
+    """Return the input of all members; where they differ, or there are none, the study's."""
+    own = [list(member.get("input_shape", bound)) for member in members]
+    return own[0] if own and all(shape == own[0] for shape in own) else bound
 
 
 def _flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tadnn.errors import UnknownName
-from tadnn.export import CardFacts, ExportRequest, Measured, Predicted, ProxyScore, Trained
+from tadnn.export import (
+    CardFacts,
+    ExportRequest,
+    Measured,
+    PhaseLatency,
+    Predicted,
+    ProxyScore,
+    Trained,
+)
 from tadnn.latency import load_latency_model
 from tadnn.search.finalists import trained_module
 from tadnn.search.front import member_record
@@ -46,6 +54,14 @@ def export_request(spec: StudySpec, study: Study, number: int) -> ExportRequest:
         latency_model_error=_model_error(model.get("name"), model.get("hash")),
         predicted=Predicted(**member["predicted"]) if member["predicted"] else None,
         measured=Measured(**member["measured"]) if member["measured"] else None,
+        phases=tuple(
+            PhaseLatency(
+                phase,
+                Predicted(**facts["predicted"]) if facts["predicted"] else None,
+                Measured(**facts["measured"]) if facts["measured"] else None,
+            )
+            for phase, facts in member.get("phases", {}).items()
+        ),
         trained=Trained(**member["trained"]) if module is not None else None,
         proxy=ProxyScore(**member["proxy"]) if member["proxy"] else None,
         environment=study.user_attrs[ENVIRONMENT_ATTR],

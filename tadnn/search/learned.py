@@ -64,12 +64,16 @@ def study_latency_model(
         model = load_latency_model(spec.latency_model)
         model.require(setting, None, models_for(setting))
         return model
-    purpose = stable_hash([space.hash, list(input_shape), classes, spec.batch])
+    purpose = stable_hash([space.hash, list(input_shape), classes, spec.batch, *spec.phases])
     clock = open_clock(device, setting)
     known = None if fresh else _known(spec, clock, purpose)
     return known or learn_space(
         auto_name(spec),
-        [space.build(arch, input_shape, classes) for arch in space.sample(SAMPLED_NETS, spec.seed)],
+        [
+            space.build(arch, input_shape, classes, phase)
+            for arch in space.sample(SAMPLED_NETS, spec.seed)
+            for phase in (None, *spec.phases)
+        ],
         spec.batch,
         clock,
         budget=budget,

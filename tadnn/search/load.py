@@ -14,6 +14,8 @@ from tadnn.files import SEARCH_SPACES, STUDIES
 from tadnn.search.spec import (
     CONSTRAINTS,
     DTYPES,
+    LATENCY,
+    LATENCY_MS,
     OBJECTIVES,
     SAMPLERS,
     AccuracySpec,
@@ -30,10 +32,8 @@ _PARTS: dict[str, type[BaseModel]] = {
     "finalists": FinalistsSpec,
 }
 _CHOICES = {
-    "objectives": OBJECTIVES,
     "sampler": SAMPLERS,
     "dtype": DTYPES,
-    "constraints": CONSTRAINTS,
 }
 _RULES = {
     "int_type": "must be a whole number",
@@ -134,6 +134,13 @@ def _explain(detail: ErrorDetails) -> str:
         parent, last = ".".join(location[:-1]), location[-1]
         model = _PARTS.get(parent, StudySpec)
         return f"unknown key {_suggest(key, last, model.model_fields)}"
+    if kind == "unknown_constraint":
+        name = detail["ctx"]["name"]
+        valid = [*CONSTRAINTS, f"PHASE{LATENCY_MS} of a phase of the space"]
+        return f"unknown key {_suggest(f'{key}.{name}', name, valid)}"
+    if kind == "unknown_objective":
+        valid = [*OBJECTIVES, f"PHASE{LATENCY} of a phase of the space"]
+        return f"{key}: unknown value {_suggest(repr(value), str(value), valid)}"
     if kind == "missing":
         return f"the key {key!r} is required"
     if kind == "literal_error":

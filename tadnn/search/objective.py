@@ -7,13 +7,13 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tadnn.errors import WorkFailed
 from tadnn.files import stable_hash
 from tadnn.nets import Net
-from tadnn.search.spec import StudySpec
+from tadnn.search.spec import LATENCY, LATENCY_MS, StudySpec
 
 if TYPE_CHECKING:
     from tadnn.accuracy import Dataset
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 RESULT_ATTR = "tadnn:result"
 NET_ATTR = "tadnn:net"
+PHASE_NET_ATTR = "tadnn:net:"
 ERROR_ATTR = "tadnn:error"
 
 
@@ -67,12 +68,14 @@ class Outcome:
             where at most 0.
         result: the JSON-able record that a trial stores.
         net: the network.
+        phases: the networks of the phases that the study looks at, by name.
     """
 
     values: tuple[float, ...]
     violations: Mapping[str, float]
     result: Mapping[str, Any]
     net: Net
+    phases: Mapping[str, Net] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -107,15 +110,17 @@ class Evaluator:
             "memory_bytes": net.memory_bytes(self.spec.batch, self.spec.dtype),
         }
         measures: dict[str, float] = {**sizes, "memory": sizes["memory_bytes"]}
-        predicted = None
-        if self._predictor is not None:
-            prediction = self._predictor.predict_net(net, self.spec.batch)
-            predicted = {
-                "latency_ms": float(prediction.latency_ms),
-                "std_ms": float(prediction.std_ms),
-                "in_range": bool(prediction.in_range),
-            }
+        predicted = self._predicted(net)
+        if predicted is not None:
             measures["latency"] = measures["latency_ms"] = predicted["latency_ms"]
+        phases = {
+            phase: self.space.build(arch, self.input_shape, self._classes, phase)
+            for phase in self.spec.phases
+        }
+        in_phases = {phase: self._predicted(run_as) for phase, run_as in phases.items()}
+        for phase, found in in_phases.items():
+            if found is not None:
+                measures[phase + LATENCY] = measures[phase + LATENCY_MS] = found["latency_ms"]
         # What is cheap is checked before money is spent on the accuracy.
         self._require_finite(measures, [o for o in self.spec.objectives if o != "accuracy"])
         self._require_finite(measures, list(self._bounds))
@@ -125,6 +130,13 @@ class Evaluator:
         elif trained is not None:
             measures["accuracy"] = trained["accuracy"]
         self._require_finite(measures, self.spec.objectives)
+        # What only some studies have is absent from the others: an input of the network's own
+        # where the study's is a bound, such as the greatest length of a sequence; phases.
+        extra: dict[str, Any] = {}
+        if net.input_shape != self.input_shape:
+            extra["input_shape"] = list(net.input_shape)
+        if phases:
+            extra["phases"] = {phase: {"predicted": found} for phase, found in in_phases.items()}
         return Outcome(
             values=tuple(float(measures[objective]) for objective in self.spec.objectives),
             violations={k: measures[k] / bound - 1.0 for k, bound in self._bounds.items()},
@@ -136,9 +148,21 @@ class Evaluator:
                 "predicted": predicted,
                 "proxy": proxy,
                 "trained": trained,
+                **extra,
             },
             net=net,
+            phases=phases,
         )
+
+    def _predicted(self, net: Net) -> dict[str, Any] | None:
+        if self._predictor is None:
+            return None
+        prediction = self._predictor.predict_net(net, self.spec.batch)
+        return {
+            "latency_ms": float(prediction.latency_ms),
+            "std_ms": float(prediction.std_ms),
+            "in_range": bool(prediction.in_range),
+        }
 
     def prepare(self) -> None:
         """Load what evaluations need, so that what is missing shows before the first trial."""
@@ -153,7 +177,7 @@ class Evaluator:
 
 
 class ProxyJudge:
-    """A zero-cost proxy of `tadnn.accuracy`."""
+    """A zero-cost proxy of `tadnn.accuracy`; without a data set it looks at noise."""
 
     def __init__(
         self, name: str, dataset: str | None, input_shape: tuple[int, ...] | None, seed: int
@@ -172,11 +196,14 @@ class ProxyJudge:
 
     def judge(self, net: Net, key: str) -> tuple[dict[str, Any], None]:
         """Score one network; its weights are seeded by study and architecture."""
-        from tadnn.accuracy import evaluate_proxy
+        from tadnn.accuracy import evaluate_proxy, noise_for
 
         module = net.to_module(arch_seed(self._seed, key)) if "module" in self._needs else None
         # One seed for all: it chooses the images, and values on other images do not compare.
-        value = evaluate_proxy(self._name, net, module, self._dataset, self._seed)
+        dataset = self._dataset
+        if dataset is None and "dataset" in self._needs:
+            dataset = noise_for(net, self._seed)
+        value = evaluate_proxy(self._name, net, module, dataset, self._seed)
         return {"name": self._name, "value": float(value)}, None
 
 
@@ -214,7 +241,7 @@ def network_shape(spec: StudySpec, space: Space) -> tuple[tuple[int, ...], int |
         DataError: the data set cannot be read.
     """
     if spec.dataset is None:
-        return spec.input_shape or space.default_input, None
+        return spec.input_shape or space.default_input, spec.classes
     from tadnn.accuracy import load_dataset
 
     dataset = load_dataset(spec.dataset, spec.input_shape)

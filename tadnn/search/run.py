@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import optuna
 
-from tadnn.errors import RequestError, SpecError, UnknownName
+from tadnn.errors import RequestError
 from tadnn.files import write_json, write_text
 from tadnn.profiling import open_clock
 from tadnn.progress import SILENT, Progress
@@ -18,7 +18,7 @@ from tadnn.search.address import StorageAddress, storage_errors
 from tadnn.search.finalists import finalists_clock, prediction_check, run_finalists
 from tadnn.search.front import front_csv, front_record, infeasible_warning
 from tadnn.search.learned import study_latency_model, study_setting
-from tadnn.search.load import require_known, spec_source
+from tadnn.search.names import require_names, require_phases
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
 from tadnn.search.runner import Ended, Worker
 from tadnn.search.spec import AUTO, StudySpec, require_same
@@ -52,6 +52,7 @@ class SearchResult:
         notes: what is worth saying, such as that the space is exhausted.
         files: what was written, by what it is.
         check: predicted against measured finalists, see `prediction_check`; None without any.
+        phase_checks: the same for every phase of the study.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class SearchResult:
     notes: tuple[str, ...] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
     check: Mapping[str, Any] | None = None
+    phase_checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def study_space(spec: StudySpec) -> tuple[Space, dict[str, str]]:
@@ -67,32 +69,12 @@ def study_space(spec: StudySpec) -> tuple[Space, dict[str, str]]:
 
     Raises:
         SpaceError: a space does not load, or an override does not fit.
+        SpecError: an objective or a constraint is on a phase that a space has not.
     """
     spaces = [load_space(name) for name in spec.space]
-    return union(spaces).narrow(spec.overrides), {space.name: space.hash for space in spaces}
-
-
-def require_names(spec: StudySpec) -> None:
-    """Check the names in a spec that `load_spec` leaves open, since they need torch.
-
-    Raises:
-        SpecError: with near matches.
-    """
-    from tadnn.runtimes import RUNTIMES
-
-    source = spec_source(spec)
-    require_known(source, "runtime", "runtime", spec.runtime, RUNTIMES)
-    if spec.dataset is not None:
-        from tadnn.accuracy import require_dataset
-
-        try:
-            require_dataset(spec.dataset)
-        except UnknownName as error:
-            raise SpecError(f"{source}: dataset: {error}") from None
-    if spec.accuracy is not None and spec.accuracy.proxy is not None:
-        from tadnn.accuracy import PROXIES
-
-        require_known(source, "accuracy.proxy", "proxy", spec.accuracy.proxy, PROXIES)
+    joined = union(spaces)
+    require_phases(spec, joined)
+    return joined.narrow(spec.overrides), {space.name: space.hash for space in spaces}
 
 
 def model_facts(model: LatencyModel | None) -> dict[str, Any] | None:
@@ -196,7 +178,7 @@ def run_search(
     )
     evaluator = build_evaluator(spec, space, model)
     study, ended = search(spec, evaluator, spaces, model_facts(model), progress)
-    notes = [note for note in (_ending_note(spec, ended),) if note is not None]
+    notes = [note for note in (_noise_note(spec), _ending_note(spec, ended)) if note is not None]
     calibrated_on = () if model is None else model.card.data.get("calibration_nets", ())
     clock = finalists_clock(spec, model, device)
     notes += run_finalists(spec, study, clock, calibrated_on, progress)
@@ -206,8 +188,16 @@ def run_search(
     warning = infeasible_warning(record)
     if warning is not None:
         notes.append(warning)  # the caller shows it beside the least infeasible
-    check = prediction_check(record, study)
-    return SearchResult(results_folder(spec), record, ended.complete, tuple(notes), files, check)
+    checks = {phase: prediction_check(record, study, phase) for phase in (None, *spec.phases)}
+    return SearchResult(
+        results_folder(spec),
+        record,
+        ended.complete,
+        tuple(notes),
+        files,
+        checks.pop(None),
+        {phase: check for phase, check in checks.items() if phase and check},
+    )
 
 
 def write_front(spec: StudySpec, study: optuna.Study) -> tuple[dict[str, Any], dict[str, Path]]:
@@ -236,6 +226,17 @@ def _require_begun(spec: StudySpec, spaces: Mapping[str, str], device: str) -> N
         clock = open_clock(device, study_setting(spec))
         here = {"device": clock.device.slug, "setting": clock.setting.to_dict()}
         require_same("device and setting", {key: frozen[key] for key in here}, here)
+
+
+def _noise_note(spec: StudySpec) -> str | None:
+    if spec.dataset is not None or spec.accuracy is None or spec.accuracy.proxy is None:
+        return None
+    from tadnn.accuracy import find_proxy
+
+    proxy = find_proxy(spec.accuracy.proxy)
+    if "dataset" not in proxy.needs or proxy.makes_inputs:
+        return None
+    return f"there is no data set: the proxy {proxy.name} looked at noise"
 
 
 def _ending_note(spec: StudySpec, ended: Ended) -> str | None:

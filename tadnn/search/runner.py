@@ -23,7 +23,15 @@ from tadnn.errors import (
     WorkFailed,
 )
 from tadnn.search.ledger import Ledger
-from tadnn.search.objective import ERROR_ATTR, NET_ATTR, RESULT_ATTR, Evaluator, Outcome, pack_net
+from tadnn.search.objective import (
+    ERROR_ATTR,
+    NET_ATTR,
+    PHASE_NET_ATTR,
+    RESULT_ATTR,
+    Evaluator,
+    Outcome,
+    pack_net,
+)
 from tadnn.search.owner import WORKER_ATTR, Owner
 from tadnn.search.sampler import DistinctSampler, Exhausted
 
@@ -245,6 +253,8 @@ class Worker:
     def _complete(self, trial: Trial, outcome: Outcome) -> None:
         trial.set_user_attr(RESULT_ATTR, outcome.result)
         trial.set_user_attr(NET_ATTR, pack_net(outcome.net))
+        for phase, net in outcome.phases.items():
+            trial.set_user_attr(PHASE_NET_ATTR + phase, pack_net(net))
         # A trial that died between here and its end has them; Optuna sets them only once.
         known = trial.constraints if outcome.violations else {}
         for key, violation in outcome.violations.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -19,6 +20,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from tadnn.errors import StudyMismatch
 
@@ -28,10 +30,24 @@ DTYPES = ("fp32", "fp16", "bf16")
 SAMPLERS = ("random", "nsga2", "tpe", "gp")
 AUTO = "auto"
 
+#: An objective or a constraint on a further phase of a space is its name and one of these.
+LATENCY, LATENCY_MS = "_latency", "_latency_ms"
+
 #: Keys that say how far and how a study is run, not what it searches: they may change on resume.
 EXECUTION_KEYS = frozenset({"name", "trials", "workers", "finalists", "storage"})
 
-Objective = Literal["latency", "accuracy", "parameters", "flops", "memory"]
+_PHASE = r"[a-z][a-z0-9_]*"
+_PHASE_OBJECTIVE = re.compile(_PHASE + LATENCY)
+_PHASE_BOUND = re.compile(_PHASE + LATENCY_MS)
+
+
+def _known_objective(name: str) -> str:
+    if name not in OBJECTIVES and not _PHASE_OBJECTIVE.fullmatch(name):
+        raise PydanticCustomError("unknown_objective", "{name}", {"name": name})
+    return name
+
+
+Objective = Annotated[StrictStr, AfterValidator(_known_objective)]
 Count = Annotated[StrictInt, Field(ge=1)]
 Bound = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 
@@ -62,12 +78,23 @@ class AccuracySpec(_Part):
 
 
 class ConstraintsSpec(_Part):
-    """Upper bounds; an architecture beyond one of them is infeasible."""
+    """Upper bounds, beyond which nothing is feasible; also ``PHASE_latency_ms`` of a phase."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Bound] = Field(init=False)
 
     latency_ms: Bound | None = None
     parameters: Bound | None = None
     flops: Bound | None = None
     memory_bytes: Bound | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: object) -> object:
+        for key in value if isinstance(value, Mapping) else ():
+            if key not in cls.model_fields and not _PHASE_BOUND.fullmatch(str(key)):
+                raise PydanticCustomError("unknown_constraint", "{name}", {"name": str(key)})
+        return value
 
     def bounds(self) -> dict[str, float]:
         """Return the bounds that are set, by name."""
@@ -85,8 +112,8 @@ class FinalistsSpec(_Part):
 class StudySpec(_Part):
     """A study as its YAML states it, checked; `load_spec` makes one.
 
-    The optional `threads`, `storage` and `input_shape` stay as written (None: their default);
-    see `thread_count`, `study_storage` and the data set for what they then are.
+    What is optional stays as written (None: its default); see `thread_count`, `study_storage`,
+    the data set and the space for what it then is.
     """
 
     name: StrictStr
@@ -94,6 +121,7 @@ class StudySpec(_Part):
     overrides: Mapping[StrictStr, Any] = Field(default_factory=dict)
     dataset: StrictStr | None = None
     input_shape: tuple[Count, ...] | None = None
+    classes: Count | None = None
     latency_model: StrictStr | None = None
     runtime: StrictStr = "torch-eager"
     dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
@@ -145,10 +173,15 @@ class StudySpec(_Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> StudySpec:
-        if "accuracy" in self.objectives:
-            for key in ("accuracy", "dataset"):
-                if getattr(self, key) is None:
-                    raise ValueError(f"the objective accuracy needs the key {key!r}")
+        if "accuracy" in self.objectives and self.accuracy is None:
+            raise ValueError("the objective accuracy needs the key 'accuracy'")
+        if self.accuracy is not None and self.accuracy.train is not None and self.dataset is None:
+            raise ValueError("accuracy by training needs the key 'dataset'")
+        if self.dataset is not None and self.classes is not None:
+            raise ValueError(
+                "the classes are those of the data set: leave out one of the keys 'classes' and "
+                f"'dataset'; received classes {self.classes}"
+            )
         images = self.dataset is not None and self.input_shape is not None
         if images and len(self.input_shape or ()) != 3:
             raise ValueError(
@@ -160,12 +193,20 @@ class StudySpec(_Part):
             raise ValueError("finalists that are trained (epochs) need the key 'dataset'")
         if self.latency_model is None:
             timed = "latency" in self.objectives or self.constraints.latency_ms is not None
-            if timed or (self.finalists is not None and self.finalists.measure):
+            if timed or self.phases or (self.finalists is not None and self.finalists.measure):
                 raise ValueError(
-                    "the objective latency, the constraint latency_ms and measured finalists "
+                    "objectives and constraints of latency, and measured finalists, "
                     "need the key 'latency_model'"
                 )
         return self
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The further phases of the space whose latencies the study looks at, each once."""
+        named = [o.removesuffix(LATENCY) for o in self.objectives if o.endswith(LATENCY)]
+        bounds = self.constraints.bounds()
+        named += [b.removesuffix(LATENCY_MS) for b in bounds if b.endswith(LATENCY_MS)]
+        return tuple(dict.fromkeys(named))
 
     @property
     def path(self) -> Path | None:

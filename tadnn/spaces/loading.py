@@ -14,7 +14,7 @@ from tadnn.files import SEARCH_SPACES, file_hash
 from tadnn.nets import Net, Shape
 from tadnn.spaces.choices import Categorical, Choice
 from tadnn.spaces.conditions import check_conditions
-from tadnn.spaces.space import Arch, Space
+from tadnn.spaces.space import Arch, Build, Space
 
 
 def load_space(name: str | Path) -> Space:
@@ -24,7 +24,8 @@ def load_space(name: str | Path) -> Space:
 
     The file defines ``choices`` (a dict of :class:`Int` and :class:`Categorical`)
     and ``build(arch, input_shape, classes) -> Net``, and may define
-    ``default_input`` (C, H, W) and ``default_classes``.
+    ``default_input`` (C, H, W), ``default_classes`` and ``phases`` (a dict of further
+    builders by name; see :class:`Space`).
 
     Raises:
         UnknownName: there is no such space; near matches are shown.
@@ -37,6 +38,9 @@ def load_space(name: str | Path) -> Space:
             raise SpaceError(f"a space file defines choices and build; {path} has no {part}")
     if not isinstance(module.choices, Mapping) or not callable(module.build):
         raise SpaceError(f"in a space file choices is a dict and build a function; see {path}")
+    phases = getattr(module, "phases", {})
+    if not isinstance(phases, Mapping):
+        raise SpaceError(f"in a space file phases is a dict of functions; see {path}")
     try:
         space = Space(
             path.stem,
@@ -45,6 +49,7 @@ def load_space(name: str | Path) -> Space:
             default_input=getattr(module, "default_input", (3, 224, 224)),
             default_classes=getattr(module, "default_classes", 1000),
             source_hash=file_hash(path),
+            phases=phases,
         )
         check_conditions(space.choices)
         if "space" in space.choices:
@@ -57,8 +62,8 @@ def load_space(name: str | Path) -> Space:
 def union(spaces: Sequence[Space]) -> Space:
     """Return one space whose first choice, ``space``, picks among several.
 
-    The choices of the others are named ``<space>.<choice>``; where there is only
-    one space it is returned as it is.
+    The choices of the others are named ``<space>.<choice>``; its phases are those that they
+    all have. Where there is only one space it is returned as it is.
     """
     if len(spaces) == 1:
         return spaces[0]
@@ -78,17 +83,22 @@ def union(spaces: Sequence[Space]) -> Space:
             )
     by_name = {space.name: space for space in spaces}
 
-    def build(arch: Arch, input_shape: Shape, classes: int) -> Net:
-        space = by_name[arch["space"]]
-        return space.build(split(arch)[1], input_shape, classes)
+    def builder(phase: str | None) -> Build:
+        def build(arch: Arch, input_shape: Shape, classes: int) -> Net:
+            space = by_name[arch["space"]]
+            return space.build(split(arch)[1], input_shape, classes, phase)
 
+        return build
+
+    common = [p for p in spaces[0].phases if all(p in space.phases for space in spaces)]
     return Space(
         "+".join(names),
         choices,
-        build,
+        builder(None),
         default_input=spaces[0].default_input,
         default_classes=spaces[0].default_classes,
         source_hash=":".join(space.hash for space in spaces),
+        phases={phase: builder(phase) for phase in common},
     )
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tadnn.errors import ArchitectureError, SpaceError, TadnnError, near_matches
+from tadnn.errors import ArchitectureError, SpaceError, TadnnError, UnknownName, near_matches
 from tadnn.files import stable_hash
 from tadnn.nets import Net, Shape
 from tadnn.spaces.choices import Choice, Value
 from tadnn.spaces.conditions import check_choices, is_active, reachable
 from tadnn.spaces.counting import count_points
+from tadnn.spaces.reading import Reading
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Arch = dict[str, Any]
-Build = Callable[[Arch, Shape, int], Net]
+Build = Callable[[Arch, Shape, int], "Net | nn.Module"]
+
+_PHASE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Space:
@@ -26,10 +33,13 @@ class Space:
     Args:
         name: the space's name.
         choices: by name; parents stand before the choices that depend on them.
-        build: ``(arch, input_shape, classes) -> Net``.
+        build: ``(arch, input_shape, classes) -> Net``; an ``nn.Module`` is traced.
         default_input: (C, H, W) used where none is given.
         default_classes: outputs used where none are given.
         source_hash: what identifies the code behind ``build``.
+        phases: further networks that an architecture runs as, by name; builders like ``build``.
+            The network of ``build`` is what is trained, counted and exported; a phase has a
+            latency of its own, such as a language model's next token beside its prompt.
 
     Raises:
         SpaceError: the choices contradict each other.
@@ -43,11 +53,18 @@ class Space:
         default_input: Shape = (3, 224, 224),
         default_classes: int = 1000,
         source_hash: str = "",
+        phases: Mapping[str, Build] | None = None,
     ) -> None:
         self.name, self.choices = name, dict(choices)
         self.default_input, self.default_classes = _shape(default_input), default_classes
         self.source_hash = source_hash
-        self._build = build
+        self._builds: dict[str | None, Build] = {None: build}
+        self._builds.update(_checked(name, phases or {}))
+        # A narrowed space remembers what was read for the whole one.
+        self._builds = {
+            phase: made if isinstance(made, Reading) else Reading(name, made)
+            for phase, made in self._builds.items()
+        }
         check_choices(name, self.choices)
         if type(default_classes) is not int or default_classes < 1:
             raise SpaceError(f"default_classes is a positive whole number; got {default_classes!r}")
@@ -56,6 +73,11 @@ class Space:
 
     def __repr__(self) -> str:
         return f"Space({self.name!r}, {len(self.choices)} choices)"
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The names of the phases beside the network itself."""
+        return tuple(phase for phase in self._builds if phase is not None)
 
     @cached_property
     def hash(self) -> str:
@@ -123,36 +145,50 @@ class Space:
         return stable_hash([self.name, self.canonical(arch)])
 
     def build(
-        self, arch: Mapping[str, Any], input_shape: Shape | None = None, classes: int | None = None
+        self,
+        arch: Mapping[str, Any],
+        input_shape: Shape | None = None,
+        classes: int | None = None,
+        phase: str | None = None,
     ) -> Net:
         """Return the network of an architecture.
+
+        Where the space builds modules, the network is read from one; weights that the
+        module came with are left behind.
 
         Args:
             arch: a point of the space.
             input_shape: (C, H, W); the space's default when None.
             classes: outputs; the space's default when None.
+            phase: one of `phases`; the network itself when None.
 
         Raises:
+            UnknownName: the space has no such phase.
             ArchitectureError: ``arch`` isn't a point of the space.
             ShapeError: shapes don't fit; the layer is named.
             SpaceError: the space's own code raised.
+            TraceError: the module that it built cannot be read.
         """
+        build = self._builds.get(phase)
+        if build is None:
+            raise UnknownName(f"phase of space {self.name}", str(phase), self.phases)
         point = self.canonical(arch)
         shape = self.default_input if input_shape is None else _shape(input_shape)
         outputs = self.default_classes if classes is None else classes
         try:
-            net = self._build(point, shape, outputs)
+            net = build(point, shape, outputs)
         except TadnnError:
             raise
         except Exception as error:  # any exception may come out of a user's code
             last = traceback.extract_tb(error.__traceback__)[-1]
             raise SpaceError(
-                f"build() of space {self.name} raised {type(error).__name__}: {error} "
+                f"{_called(phase)} of space {self.name} raised {type(error).__name__}: {error} "
                 f"({last.filename}, line {last.lineno}) for {point}"
             ) from error
         if not isinstance(net, Net):
             raise SpaceError(
-                f"build() of space {self.name} returns a tadnn Net; got {type(net).__name__}"
+                f"{_called(phase)} of space {self.name} returns a tadnn Net or a torch nn.Module; "
+                f"got {type(net).__name__}"
             )
         return net
 
@@ -256,10 +292,11 @@ class Space:
         return Space(
             self.name,
             reachable(choices),
-            self._build,
+            self._builds[None],
             self.default_input,
             self.default_classes,
             self.source_hash,
+            {phase: build for phase, build in self._builds.items() if phase is not None},
         )
 
     def _completed(self, values: Arch) -> Arch:
@@ -279,6 +316,25 @@ class Space:
             return
         for value in self.choices[name].values:
             yield from self._points(rest, {**start, name: value})
+
+
+def _checked(space: str, phases: Mapping[Any, Any]) -> dict[str, Build]:
+    """Return the phases' builders.
+
+    Raises:
+        SpaceError: a name could not be part of an objective's, or nothing can be called.
+    """
+    for name, build in phases.items():
+        if not isinstance(name, str) or not _PHASE_NAME.fullmatch(name) or not callable(build):
+            raise SpaceError(
+                f"phases of {space} map names of lower-case letters, digits and underscores to "
+                f"functions like build; got {name!r}: {build!r}"
+            )
+    return dict(phases)
+
+
+def _called(phase: str | None) -> str:
+    return "build()" if phase is None else f"phase {phase}"
 
 
 def _shape(value: Any) -> Shape:

@@ -6,14 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 from tadnn.accuracy.proxies.base import Need, Proxy
-from tadnn.accuracy.proxies.counts import Flops, Parameters
+from tadnn.accuracy.proxies.counts import DecoderParameters, Flops, Parameters
 from tadnn.accuracy.proxies.grad_norm import GradNorm
 from tadnn.accuracy.proxies.naswot import Naswot
 from tadnn.accuracy.proxies.snip import Snip
 from tadnn.accuracy.proxies.synflow import Synflow
 from tadnn.accuracy.proxies.zen import Zen
 from tadnn.accuracy.proxies.zico import Zico
-from tadnn.errors import UnknownName, WorkFailed
+from tadnn.errors import RequestError, UnknownName, WorkFailed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROXIES",
+    "DecoderParameters",
     "Flops",
     "GradNorm",
     "Naswot",
@@ -48,6 +49,7 @@ PROXIES: dict[str, Proxy] = {
         Zen(),
         Zico(),
         Parameters(),
+        DecoderParameters(),
         Flops(),
     )
 }
@@ -81,7 +83,14 @@ def evaluate_proxy(
         RequestError: an argument is missing, or the network is one that cannot be scored.
         WorkFailed: the network has no finite value.
     """
-    value = find_proxy(name).score(net, module, dataset, seed)
+    proxy = find_proxy(name)
+    if proxy.makes_inputs and net is not None and net.input_dtype != "float":
+        able = [other for other, p in PROXIES.items() if not p.makes_inputs]
+        raise RequestError(
+            f"proxy {name!r} makes inputs of floating-point numbers, and this network takes "
+            f"{net.input_dtype}. Valid: {', '.join(able)}."
+        )
+    value = proxy.score(net, module, dataset, seed)
     if not math.isfinite(value):
         raise WorkFailed(f"a proxy's value must be finite; {name!r} gave {value}")
     return value

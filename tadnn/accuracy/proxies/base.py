@@ -38,11 +38,14 @@ class Proxy(ABC):
         name: as in the registry.
         description: one line for listings.
         needs: which arguments `score` reads; the others may be None.
+        makes_inputs: whether it reads no more of the data set than the shape of an input, and
+            makes inputs of its own, of floating-point numbers.
     """
 
     name: ClassVar[str]
     description: ClassVar[str]
     needs: ClassVar[frozenset[Need]]
+    makes_inputs: ClassVar[bool] = False
 
     @abstractmethod
     def score(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from tadnn.accuracy.proxies.base import Proxy, required
+from tadnn.nets import Embedding, Linear, PositionEmbedding
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +27,36 @@ class Parameters(Proxy):
     ) -> float:
         """Return the number of parameters."""
         return float(required(self, "net", net).parameters)
+
+
+@final
+class DecoderParameters(Proxy):
+    """The number of parameters between a language model's embedding and its output layer.
+
+    Among decoders with one vocabulary it ranks perplexities nearly as training does; the
+    embedding's parameters, of which small models mostly consist, only blur it.
+
+    Source: Javaheripi et al., "LiteTransformerSearch: Training-free Neural Architecture Search
+    for Efficient Language Models", NeurIPS 2022, section 3.
+    """
+
+    name = "decoder_parameters"
+    description = "parameters without embeddings and output layer"
+    needs = frozenset({"net"})
+
+    def score(
+        self, net: Net | None, module: nn.Module | None, dataset: Dataset | None, seed: int
+    ) -> float:
+        """Return the parameters of all layers but embeddings and what gives a token's scores."""
+        placed = list(required(self, "net", net).layers())
+        vocabularies = {p.layer.count for p in placed if isinstance(p.layer, Embedding)}
+        counted = [
+            p
+            for p in placed
+            if not isinstance(p.layer, Embedding | PositionEmbedding)
+            and not (isinstance(p.layer, Linear) and p.output[-1] in vocabularies)
+        ]
+        return float(sum(p.layer.parameters(*p.inputs) for p in counted))
 
 
 @final

@@ -41,6 +41,7 @@ class Synflow(Proxy):
     name = "synflow"
     description = "ln(1 + synaptic flow) for an input of ones; looks at no image"
     needs = frozenset({"module", "dataset"})
+    makes_inputs = True
 
     def score(
         self, net: Net | None, module: nn.Module | None, dataset: Dataset | None, seed: int

@@ -72,6 +72,7 @@ class Zen(Proxy):
     name: ClassVar[str] = "zen"
     description: ClassVar[str] = "ln of the response to noise with Gaussian weights"
     needs: ClassVar[frozenset[Need]] = frozenset({"module", "dataset"})
+    makes_inputs: ClassVar[bool] = True
 
     def score(
         self, net: Net | None, module: nn.Module | None, dataset: Dataset | None, seed: int

@@ -25,19 +25,26 @@ from tadnn.nets.layers.base import (
     TorchModule,
 )
 from tadnn.nets.layers.convolution import Conv1d, Conv2d, ConvTranspose2d, DepthwiseConv2d
+from tadnn.nets.layers.decoding import CachedAttention
 from tadnn.nets.layers.elementwise import Add, Concat, Mul, Softmax
 from tadnn.nets.layers.linear import Linear
 from tadnn.nets.layers.normalization import BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
+from tadnn.nets.layers.opaque import Opaque
+from tadnn.nets.layers.pointwise import Binary, Pointwise, PReLU, Reduce
 from tadnn.nets.layers.pooling import (
     AdaptiveAvgPool2d,
     AvgPool2d,
     GlobalAvgPool,
     MaxPool2d,
+    Resize,
     TokenMean,
     Upsample,
 )
+from tadnn.nets.layers.products import MatMul, ScaledDotProduct
 from tadnn.nets.layers.reshaping import Dropout, Flatten, Identity, Permute, Reshape, Select
+from tadnn.nets.layers.stored import Gather, Stored
 from tadnn.nets.layers.tokens import ClassToken, Embedding, PositionEmbedding
+from tadnn.nets.layers.views import Expand, Pad, Roll, Slice, View
 
 _CLASSES: Final[tuple[type[Layer], ...]] = (
     AdaptiveAvgPool2d,
@@ -45,6 +52,8 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     Attention,
     AvgPool2d,
     BatchNorm2d,
+    Binary,
+    CachedAttention,
     ClassToken,
     Concat,
     Conv1d,
@@ -53,8 +62,10 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     DepthwiseConv2d,
     Dropout,
     Embedding,
+    Expand,
     Flatten,
     GELU,
+    Gather,
     GlobalAvgPool,
     GroupNorm,
     HardSigmoid,
@@ -63,21 +74,33 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     LayerNorm,
     LeakyReLU,
     Linear,
+    MatMul,
     MaxPool2d,
     Mul,
+    Opaque,
+    PReLU,
+    Pad,
     Permute,
+    Pointwise,
     PositionEmbedding,
     RMSNorm,
     ReLU,
     ReLU6,
+    Reduce,
     Reshape,
+    Resize,
+    Roll,
+    ScaledDotProduct,
     Select,
     SiLU,
     Sigmoid,
+    Slice,
     Softmax,
+    Stored,
     Tanh,
     TokenMean,
     Upsample,
+    View,
 )
 
 LAYERS: Final[dict[str, type[Layer]]] = {layer.__name__: layer for layer in _CLASSES}
@@ -91,6 +114,8 @@ __all__ = [
     "Attention",
     "AvgPool2d",
     "BatchNorm2d",
+    "Binary",
+    "CachedAttention",
     "ClassToken",
     "Concat",
     "Conv1d",
@@ -99,7 +124,9 @@ __all__ = [
     "DepthwiseConv2d",
     "Dropout",
     "Embedding",
+    "Expand",
     "Flatten",
+    "Gather",
     "GlobalAvgPool",
     "GroupNorm",
     "HardSigmoid",
@@ -109,24 +136,36 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "MatMul",
     "MaxPool2d",
     "Mul",
+    "Opaque",
+    "PReLU",
+    "Pad",
     "Permute",
+    "Pointwise",
     "PositionEmbedding",
     "RMSNorm",
     "ReLU",
     "ReLU6",
     "Recipe",
+    "Reduce",
     "Reshape",
+    "Resize",
+    "Roll",
+    "ScaledDotProduct",
     "Select",
     "Shape",
     "SiLU",
     "Sigmoid",
+    "Slice",
     "Softmax",
+    "Stored",
     "Tanh",
     "TokenMean",
     "TorchComposite",
     "TorchFunction",
     "TorchModule",
     "Upsample",
+    "View",
 ]

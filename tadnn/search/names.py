@@ -1,0 +1,46 @@
+"""Checking the names in a study file that only spaces and torch know."""
+
+from __future__ import annotations
+
+from tadnn.errors import SpecError, UnknownName
+from tadnn.search.load import require_known, spec_source
+from tadnn.search.spec import CONSTRAINTS, LATENCY, LATENCY_MS, OBJECTIVES, StudySpec
+from tadnn.spaces import Space
+
+
+def require_names(spec: StudySpec) -> None:
+    """Check the names in a spec that `load_spec` leaves open, since they need torch.
+
+    Raises:
+        SpecError: with near matches.
+    """
+    from tadnn.runtimes import RUNTIMES
+
+    source = spec_source(spec)
+    require_known(source, "runtime", "runtime", spec.runtime, RUNTIMES)
+    if spec.dataset is not None:
+        from tadnn.accuracy import require_dataset
+
+        try:
+            require_dataset(spec.dataset)
+        except UnknownName as error:
+            raise SpecError(f"{source}: dataset: {error}") from None
+    if spec.accuracy is not None and spec.accuracy.proxy is not None:
+        from tadnn.accuracy import PROXIES
+
+        require_known(source, "accuracy.proxy", "proxy", spec.accuracy.proxy, PROXIES)
+
+
+def require_phases(spec: StudySpec, space: Space) -> None:
+    """Check that a space has the phases on whose latencies a spec has objectives and constraints.
+
+    Raises:
+        SpecError: with near matches.
+    """
+    for key, names, known, suffix in (
+        ("objectives", spec.objectives, OBJECTIVES, LATENCY),
+        ("constraints", tuple(spec.constraints.bounds()), CONSTRAINTS, LATENCY_MS),
+    ):
+        valid = (*known, *(phase + suffix for phase in space.phases))
+        for name in names:
+            require_known(spec_source(spec), key, key.removesuffix("s"), name, valid)
