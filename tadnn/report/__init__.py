@@ -2,6 +2,7 @@
 
 from tadnn.report.breakdown import breakdown_figure
 from tadnn.report.front_view import FrontView, PointView
+from tadnn.report.library import Library, StudyRow, StudyShelf
 from tadnn.report.pareto import pareto_figure
 from tadnn.report.prediction import prediction_figure
 from tadnn.report.stairs import stairs_figure
@@ -21,11 +22,14 @@ __all__ = [
     "COLUMNS",
     "BreakdownView",
     "FrontView",
+    "Library",
     "PairView",
     "PointView",
     "PredictionView",
     "ShareView",
     "StairView",
+    "StudyRow",
+    "StudyShelf",
     "breakdown_figure",
     "front_rows",
     "front_table",

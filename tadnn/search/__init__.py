@@ -7,6 +7,7 @@ from tadnn.search.gather import export_request
 from tadnn.search.learned import SAMPLED_NETS, learn_space, study_latency_model
 from tadnn.search.load import load_spec, parse_spec
 from tadnn.search.objective import Evaluator, Outcome, build_evaluator, pack_net, unpack_net
+from tadnn.search.reading import finalist_facts, has_results, read_study, study_progress
 from tadnn.search.run import SearchResult, run_search, search, study_space, write_front
 from tadnn.search.runner import Ended, Worker
 from tadnn.search.sampler import DistinctSampler, Exhausted
@@ -30,10 +31,12 @@ __all__ = [
     "build_evaluator",
     "evaluated_trial",
     "export_request",
+    "finalist_facts",
     "find_study",
     "front_csv",
     "front_record",
     "frozen_model",
+    "has_results",
     "infeasible_warning",
     "knee_trial",
     "learn_space",
@@ -42,12 +45,14 @@ __all__ = [
     "parse_spec",
     "physical_cores",
     "prediction_check",
+    "read_study",
     "resolve_target",
     "resolve_trial",
     "run_search",
     "search",
     "study_folder",
     "study_latency_model",
+    "study_progress",
     "study_space",
     "study_storage",
     "trained_module",
