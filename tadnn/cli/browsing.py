@@ -44,16 +44,18 @@ def browse(
 @app.command()
 def report(
     study: Study,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The HTML file to write.")
-    ] = Path("report.html"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")] = Path(
+        "report.html"
+    ),
 ) -> None:
     """Write a study as one HTML file that opens anywhere: the browser's pages, to mail."""
     from tadnn.report import Library
     from tadnn.report.browser import write_report
 
     if output.is_dir():
-        raise RequestError(f"--output is a file to write, such as report.html; {output} is a folder")
+        raise RequestError(
+            f"--output is a file to write, such as report.html; {output} is a folder"
+        )
     library = Library((study,))
     (key,) = library.shelves()
     with Bars().task(f"writing {path_text(output)}", None):

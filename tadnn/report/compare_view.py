@@ -90,7 +90,9 @@ def compare_view(studies: Sequence[tuple[str, StudyView]]) -> CompareView:
                 view.subtitle,
                 tuple(trials.tolist()),
                 tuple(map(tuple, values.tolist())),
-                pareto.hypervolume(loss, corner) if corner is not None and len(shared) < 4 else None,
+                pareto.hypervolume(loss, corner)
+                if corner is not None and len(shared) < 4
+                else None,
             )
             for (key, view), (trials, values, loss) in zip(studies, fronts, strict=True)
         ),

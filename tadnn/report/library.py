@@ -17,10 +17,8 @@ from tadnn.report.study_gather import progress_view, study_view
 from tadnn.report.study_view import StudyView
 
 if TYPE_CHECKING:
-    from optuna import Study
-
     from tadnn.latency import LatencyModel
-    from tadnn.search import StudySpec
+    from tadnn.search import Study, StudySpec
 
 _NETWORKS = 256
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tadnn.latency.op_model import EXACT_SIZES
 from tadnn.report.text import kernel_text
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ def model_view(model: LatencyModel, table: Path | None) -> ModelView:
     if len(rows) > _MOST_ROWS:
         at = np.random.default_rng(0).choice(len(rows), _MOST_ROWS, replace=False)
         shown = [rows[i] for i in sorted(at)]
-    predicted = model.predict_us([row.kernel for row in shown]) if shown else []
+    predicted: Any = model.predict_us([row.kernel for row in shown]) if shown else []
     facts = [
         ("devices", ", ".join(f"{device.name} ({device.slug})" for device in card.devices)),
         ("setting", ", ".join(f"{k} {v}" for k, v in card.setting.to_dict().items())),
-        *((str(key), str(value)) for key, value in card.data.items()),
+        *((str(key).replace("_", " "), _fact(value)) for key, value in card.data.items()),
         ("hash", model.hash),
     ]
     return ModelView(
@@ -112,12 +113,16 @@ def model_view(model: LatencyModel, table: Path | None) -> ModelView:
 
 def _op(name: str, fitted: Any) -> OpView:
     facts = fitted.to_dict()
-    ranges = tuple((size, _range(values)) for size, values in facts["range"].items())
+    ranges = tuple((size, _range(size, values)) for size, values in facts["range"].items())
     return OpView(name, facts["rows"], facts["learner"] or "", facts["held_out"], ranges)
 
 
-def _range(values: list[int]) -> str:
-    if len(values) == 2:
-        low, high = values
-        return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return ", ".join(f"{value:,}" for value in values)
+def _range(size: str, values: list[int]) -> str:
+    if size in EXACT_SIZES:
+        return ", ".join(f"{value:,}" for value in values)
+    low, high = values
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _fact(value: Any) -> str:
+    return f"{len(value)} networks" if isinstance(value, list) else str(value)

@@ -25,11 +25,10 @@ from tadnn.report.views import (
 )
 
 if TYPE_CHECKING:
-    from optuna import Study
-
     from tadnn.kernels import Kernel
     from tadnn.latency import LatencyModel
     from tadnn.nets import Net
+    from tadnn.search import Study
 
 _WIDTHS: Final = 128
 _FREE: Final = 1.01
@@ -74,7 +73,8 @@ def network_view(
     batch = int(view.spec.get("batch", 1))
     finalist = view.finalists.get(trial, {})
     subtitle = setting_text(view.front)
-    breakdown, layers, latency = None, (), None
+    breakdown, latency = None, None
+    layers: tuple[LayerView, ...] = ()
     if model is not None:
         breakdown = breakdown_view(view.name, trial, subtitle, net, batch, model)
         layers = layer_views(view.name, trial, net, batch, model)
@@ -125,6 +125,8 @@ def layer_views(
         if size is None or not share.in_range or share.kernel.op not in model.ops:
             continue
         stair = _stair(f"{study} #{trial}", share.kernel, size, model)
+        if len(stair.widths) < 2:
+            continue  # profiled at one width, such as the number of classes
         latency = dict(zip(stair.widths, stair.latency_us, strict=True))
         present = share.kernel.dim(size)
         free = max(w for w, us in latency.items() if us <= _FREE * latency[present])
@@ -257,7 +259,9 @@ def _commands(
             )
         )
     commands.append(
-        CommandView("runs the study that found it; with one worker it comes again under this number",
-                    f"tadnn search {study}")
+        CommandView(
+            "runs the study that found it; with one worker it comes again under this number",
+            f"tadnn search {study}",
+        )
     )
     return commands

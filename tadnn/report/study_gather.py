@@ -20,8 +20,7 @@ from tadnn.report.study_view import (
 from tadnn.report.views import Record, setting_text
 
 if TYPE_CHECKING:
-    from optuna import Study
-
+    from tadnn.search import Study
 _SHOWN_FAILURES = 20
 
 
@@ -96,6 +95,4 @@ def _evaluated(study: Study) -> list[tuple[dict[str, Any], list[float]]]:
 
 
 def _in_range(result: Record) -> bool:
-    return all(
-        part.get("in_range", True) for part in result.values() if isinstance(part, dict)
-    )
+    return all(part.get("in_range", True) for part in result.values() if isinstance(part, dict))

@@ -151,7 +151,8 @@ class StudyView:
 def losses(columns: Sequence[Column]) -> np.ndarray:
     """Return objectives as losses, [n, objectives]: less is better in each."""
     signs = [-1.0 if column.better == MORE else 1.0 for column in columns]
-    return np.stack([column.values for column in columns], axis=1) * np.array(signs)
+    found: np.ndarray = np.stack([column.values for column in columns], axis=1) * np.array(signs)
+    return found
 
 
 def worst_corner(points: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Searching: study files, samplers, workers, fronts."""
 
+from optuna import Study
+
 from tadnn.search.choosing import best_within, knee_trial
 from tadnn.search.finalists import prediction_check, trained_module
 from tadnn.search.front import front_csv, front_record, infeasible_warning
@@ -24,6 +26,7 @@ __all__ = [
     "Exhausted",
     "Outcome",
     "SearchResult",
+    "Study",
     "StudySpec",
     "Target",
     "Worker",

@@ -118,9 +118,7 @@ class _Site:
         trial = _trial(request)
         view = await run_in_threadpool(shelf.network, trial)  # refuses unknown trials
         facts = hash(dumps([view.facts, view.curve]))
-        path = await run_in_threadpool(
-            self._exports.zipped, shelf.key, shelf.spec, trial, facts
-        )
+        path = await run_in_threadpool(self._exports.zipped, shelf.key, shelf.spec, trial, facts)
         return FileResponse(path, media_type="application/zip", filename=path.name)
 
     async def compare(self, request: Request, as_json: bool = False) -> Response:

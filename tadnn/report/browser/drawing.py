@@ -11,9 +11,9 @@ from tadnn.report.network_view import BlockView, NetworkView, shape_text
 from tadnn.report.text import count_text, number_text
 from tadnn.report.views import StairView
 
-_WIDTH, _LANE, _LEFT = 760, 84, 116
+_WIDTH, _LANE, _LEFT = 860, 84, 116
 _BOX, _GAP, _PAD = 44, 10, 12
-_NARROWEST, _WIDEST = 210, 400
+_NARROWEST, _WIDEST = 300, 500
 _LETTERS: Final = 0.148  # per unit of width, at this font's size
 
 
@@ -69,9 +69,11 @@ def _tiny(
         across = (x - low) / (high - low) if high > low else 0.5
         return pad + across * (width - 2 * pad), height - pad - y / top * (height - 2 * pad)
 
-    path = []
+    path: list[str] = []
     for x, y in (at(x, y) for x, y in zip(xs, ys, strict=True)):
-        path.append(f"H{x:.1f}V{y:.1f}" if path and steps else f"{'L' if path else 'M'}{x:.1f} {y:.1f}")
+        path.append(
+            f"H{x:.1f}V{y:.1f}" if path and steps else f"{'L' if path else 'M'}{x:.1f} {y:.1f}"
+        )
     dot = ""
     if mark is not None and mark in xs:
         x, y = at(mark, ys[list(xs).index(mark)])
@@ -98,7 +100,7 @@ def _box(block: BlockView, y: float, most: int, total: float) -> list[str]:
         f"<g><title>{escape(f'{times}{block.name} ({block.label}): {layers}')}</title>",
         f'<rect class="block" x="{_LEFT}" y="{y}" width="{wide:.0f}" height="{_BOX}" rx="6"/>',
         f'<rect class="heat" x="{_LEFT}" y="{y}" width="{wide:.0f}" height="{_BOX}" rx="6" '
-        f'style="fill-opacity:{min(0.62, 1.6 * share):.3f}"/>',
+        f'style="fill-opacity:{min(0.45, 1.2 * share):.3f}"/>',
         _text(_LEFT + 12, y + 18, f"{times}{block.label}", "name"),
         _text(_LEFT + 12, y + 34, short, "layers"),
         _text(right, y + 18, shape_text(block.output), "shape"),

@@ -65,7 +65,10 @@ def _refusal(scope: Scope) -> tuple[int, str] | None:
         name = None
     if name not in _OWN:
         return 400, f"this server answers to 127.0.0.1 and localhost only; Host was {host[:80]!r}"
-    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+    if (
+        headers.get("sec-fetch-site") == "cross-site"
+        and headers.get("sec-fetch-mode") != "navigate"
+    ):
         return 403, "another site's page may not ask this server"
     size = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
     if size > LONGEST:

@@ -38,6 +38,14 @@ function digits(value) {
     : size >= 0.01 ? value.toFixed(4) : value.toExponential(2);
 }
 
+// A value with its deviation, to the decimals that give the value three digits.
+function pair(value, deviation) {
+  const size = Math.abs(value);
+  if (size >= 1e4 || !deviation) return number(value) + (deviation ? ` ± ${number(deviation)}` : "");
+  const decimals = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : size >= 0.00995 ? 3 : 4;
+  return `${value.toFixed(decimals)} ± ${deviation.toFixed(decimals)}`;
+}
+
 function archText(arch) {
   const groups = new Map();
   for (const [name, value] of arch) {
@@ -198,6 +206,14 @@ class Explorer {
 
   read() {
     this.data = json(this.section.dataset.explorer);
+    // What was measured is a column of its own: to sort by, and to put on an axis.
+    for (const column of this.data.columns.filter((c) => Object.keys(c.measured).length)) {
+      const of = (i) => this.data.trials.map((t) => (column.measured[t] || [null, null])[i]);
+      this.data.columns.splice(this.data.columns.indexOf(column) + 1, 0, {
+        key: `measured.${column.key}`, label: "Measured latency", unit: column.unit, title: `Measured latency (${column.unit})`,
+        better: "", values: of(0), errors: of(1), measured: {},
+      });
+    }
     this.columns = new Map(this.data.columns.map((c) => [c.key, c]));
     this.outside = new Set(this.data.out_of_range);
     this.texts = new Map();
@@ -274,7 +290,7 @@ class Explorer {
     const usable = (r) => X.values[r] !== null && Y.values[r] !== null && !(state.logx && X.values[r] <= 0) && !(state.logy && Y.values[r] <= 0);
     const rowsOf = (status) => data.status.map((s, r) => (s === status && usable(r) ? r : -1)).filter((r) => r >= 0);
     const hover = (r) => `<b>#${data.trials[r]}</b> ${STATUS[data.status[r]]}${data.trials[r] === data.knee ? ", the knee" : ""}<br>` +
-      [X, Y].map((c) => `${c.label} ${number(c.values[r])}${c.errors && c.errors[r] ? ` ± ${number(c.errors[r])}` : ""} ${c.unit}`).join("<br>") +
+      [X, Y].map((c) => `${c.label} ${pair(c.values[r], c.errors && c.errors[r])} ${c.unit}`).join("<br>") +
       (this.outside.has(r) ? "<br>outside of the latency model's range" : "") + `<br>${wrap(this.text(r))}`;
     const points = (rows, name, marker, extra = {}) => ({
       type: "scatter", mode: "markers", name, x: rows.map((r) => X.values[r]), y: rows.map((r) => Y.values[r]),
@@ -284,12 +300,12 @@ class Explorer {
     });
     const error = (column, rows) => (column.errors && this.shows("errors") ? {...bars(rows.map((r) => column.errors[r])), color: colour("predicted")} : undefined);
     const traces = [];
-    for (const [status, symbol, size] of [[INFEASIBLE, "x-thin-open", 5], [DOMINATED, "circle", 5]]) {
+    for (const [status, symbol, size] of [[INFEASIBLE, "x-thin-open", 6], [DOMINATED, "circle", 5]]) {
       const rows = rowsOf(status);
       if (!this.shows(status) || !rows.length) continue;
       const kept = this.thinned(rows, X.values, Y.values);
       const name = `${STATUS[status]} (${kept.length < rows.length ? `${kept.length} of ` : ""}${rows.length})`;
-      traces.push(points(kept, name, {size, symbol, color: colour("dim"), opacity: 0.6}));
+      traces.push(points(kept, name, {size, symbol, color: colour("dim"), opacity: 0.75}));
     }
     const front = rowsOf(FRONT).sort((a, b) => X.values[a] - X.values[b]);
     const two = data.objectives.length === 2 && data.objectives.includes(state.x) && data.objectives.includes(state.y) && state.x !== state.y;
@@ -319,7 +335,7 @@ class Explorer {
         ...place(rows.map((r) => at(r)[0]), rows.map((r) => other.values[r])), mode: "markers", name: `measured (${rows.length})`,
         customdata: rows.map((r) => this.data.trials[r]), marker: {size: 8, symbol: "diamond", color: colour("measured")},
         [onX ? "error_x" : "error_y"]: this.shows("errors") ? {...bars(rows.map((r) => at(r)[1])), color: colour("measured")} : undefined,
-        text: rows.map((r) => `<b>#${this.data.trials[r]}</b> measured ${number(at(r)[0])} ± ${number(at(r)[1])} ${column.unit}`), hovertemplate: "%{text}<extra></extra>",
+        text: rows.map((r) => `<b>#${this.data.trials[r]}</b> measured ${pair(...at(r))} ${column.unit}`), hovertemplate: "%{text}<extra></extra>",
       });
     }
   }
@@ -414,10 +430,8 @@ class Explorer {
   }
 
   cell(column, r) {
-    const measured = column.measured[this.data.trials[r]];
-    const error = column.errors && column.errors[r] ? ` ± ${number(column.errors[r])}` : "";
-    const doubt = error && this.outside.has(r) ? "?" : "";
-    return number(column.values[r]) + error + doubt + (measured ? `; measured ${number(measured[0])} ± ${number(measured[1])}` : "");
+    const error = column.errors && column.errors[r];
+    return pair(column.values[r], error) + (error && this.outside.has(r) ? "?" : "");
   }
 
   sortBy(key) {
