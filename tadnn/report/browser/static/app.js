@@ -568,6 +568,19 @@ function refreshStudy(study, fresh, explorers) {
   redraws.forEach((again) => again());
 }
 
+// A part of a report that was closed when it was drawn had no width, and opens by its address.
+function unfolding() {
+  const unfold = () => {
+    const part = document.getElementById(location.hash.slice(1));
+    if (part && part.tagName === "DETAILS") { part.open = true; part.scrollIntoView(); }
+  };
+  all("details.part").forEach((part) => part.addEventListener("toggle", () => {
+    all(".chart", part).forEach((place) => Plotly.Plots.resize(place));
+  }));
+  addEventListener("hashchange", unfold);
+  unfold();
+}
+
 function copying() {
   if (!navigator.clipboard) return;
   all("pre.command").forEach((place) => {
@@ -594,6 +607,7 @@ if (window.Plotly) {
   all("[data-chart]").forEach((place) => kinds[place.dataset.chart](place));
   all("[data-stairs]").forEach(stairs);
   all("[data-compare]").forEach(compare);
+  unfolding();
   watch(explorers);
 } else {
   watch([]);
