@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 import yaml
 from conftest import require
 
-from tadnn.report.browser import HOST, open_port
+from tadnn.report.browser import HOST, new_server, open_port
 
 CHROMIUM = Path("/usr/bin/chromium")
 MANY = 20_000
@@ -28,7 +27,7 @@ MANY = 20_000
 def served(app: Any) -> Iterator[str]:
     """Serve an application on a free port; yield its address."""
     listening = open_port(0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
+    server = new_server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started:

@@ -38,7 +38,9 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def knee(whole):
-    return json.loads((whole / "studies" / "tiny" / "front.json").read_text())["members"][0]["trial"]
+    return json.loads((whole / "studies" / "tiny" / "front.json").read_text())["members"][0][
+        "trial"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,10 @@ def test_every_page_answers_and_is_also_json(site, knee):
         data = site.get(f"{page}.json")
         assert data.headers["content-type"] == "application/json", page
         assert isinstance(data.json(), dict)
-    for page, data in (("/", "/studies.json"), ("/compare?study=tiny&study=tight", "/compare.json?study=tiny&study=tight")):
+    for page, data in (
+        ("/", "/studies.json"),
+        ("/compare?study=tiny&study=tight", "/compare.json?study=tiny&study=tight"),
+    ):
         assert site.get(page).status_code == 200
         assert site.get(data).json()
 
@@ -137,9 +142,10 @@ def test_a_network_says_what_the_command_line_says(site, whole, knee, monkeypatc
     assert view["breakdown"]["total_us"] == pytest.approx(1000 * printed["latency_ms"], rel=1e-5)
     kernels = [s for s in view["breakdown"]["shares"] if s["is_kernel"]]
     assert len(kernels) == len(printed["kernels"])
-    assert {(s["waves"], s["utilisation"]) for s in kernels} == {
-        (k["waves"], pytest.approx(k["utilisation"], rel=1e-5)) for k in printed["kernels"]
-    }
+    assert [s["waves"] for s in kernels] == [k["waves"] for k in printed["kernels"]]
+    assert [s["utilisation"] for s in kernels] == pytest.approx(
+        [k["utilisation"] for k in printed["kernels"]], rel=1e-5
+    )
     for layer in view["layers"]:
         stair = layer["stair"]
         assert stair["present"] in stair["widths"]
@@ -163,7 +169,9 @@ def test_a_latency_model_shows_its_card(site, whole):
     assert view["nets"]["mape"] == card["nets"]["held_out"]["mape"]
     conv = next(op for op in view["ops"] if op["op"] == "conv2d")
     assert dict(conv["ranges"])["k"] == "{} to {}".format(*card["ops"]["conv2d"]["range"]["k"])
-    assert dict(conv["ranges"])["stride"] == ", ".join(map(str, card["ops"]["conv2d"]["range"]["stride"]))
+    assert dict(conv["ranges"])["stride"] == ", ".join(
+        map(str, card["ops"]["conv2d"]["range"]["stride"])
+    )
 
 
 def test_studies_are_compared(site):
@@ -241,7 +249,9 @@ def test_what_does_not_exist_is_404_with_near_matches(site, knee):
     assert site.get("/compare.json").status_code == 400
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", ""])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8642", "127.0.0.1.evil.example", ""]
+)
 def test_a_foreign_host_is_refused(site, host):
     answer = site.get("/studies.json", headers={"host": host})
     assert answer.status_code == 400
@@ -295,7 +305,7 @@ def test_no_address_reaches_the_file_system(site, target):
 @pytest.mark.parametrize("size", [3000, 60_000, 300_000])
 def test_a_huge_query_is_4xx_and_the_server_goes_on(site, size):
     answer = _raw(site, b"/?q=" + b"a" * size)
-    assert answer.split(b" ")[1] in (b"400", b"414", b"431")
+    assert answer.split(b" ")[1] == b"414"
     assert site.get("/").status_code == 200
 
 
@@ -331,9 +341,10 @@ def test_a_database_that_cannot_be_read_is_told_and_the_others_go_on(here, monke
     monkeypatch.setattr("tadnn.search.sqlite_reader._PATIENCE_S", 0.05)
     path = here / "studies" / "tight" / "study.db"
     whole = path.read_bytes()
-    with served(build_app(Library(("tiny", "tight")))) as address, httpx.Client(
-        base_url=address, timeout=60
-    ) as client:
+    with (
+        served(build_app(Library(("tiny", "tight")))) as address,
+        httpx.Client(base_url=address, timeout=60) as client,
+    ):
 
         def told():
             rows = {r["key"]: r for r in client.get("/studies.json").json()["studies"]}
@@ -354,10 +365,12 @@ def test_a_database_that_cannot_be_read_is_told_and_the_others_go_on(here, monke
         assert "damaged" in told()
         path.write_bytes(b"")
         assert "no results yet" in told()
-        with contextlib.closing(sqlite3.connect(path)) as other, other:
+        old = here / "old.db"
+        with contextlib.closing(sqlite3.connect(old)) as other, other:
             other.execute("CREATE TABLE version_info (version_info_id, schema_version)")
             other.execute("CREATE TABLE studies (a)")
             other.execute("INSERT INTO version_info VALUES (1, 9)")
+        path.write_bytes(old.read_bytes())
         assert "version 9" in told()
         path.write_bytes(whole)
         assert client.get("/studies/tight").status_code == 200
@@ -456,7 +469,7 @@ def test_optuna_dashboard_shows_names_directions_and_attributes(here):
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "QUERY_STRING": "",
                    "SERVER_NAME": "x", "SERVER_PORT": "1", "wsgi.input": io.BytesIO(),
                    "wsgi.url_scheme": "http", "wsgi.errors": io.StringIO()}  # fmt: skip
-        body = b"".join(wsgi(environ, lambda status, headers: seen.update(status=status)))
+        body = b"".join(wsgi(environ, lambda status, *_: seen.update(status=status)))
         assert seen["status"].startswith("200")
         return json.loads(body)
 
@@ -464,6 +477,6 @@ def test_optuna_dashboard_shows_names_directions_and_attributes(here):
     detail = get(f"/api/studies/{study['study_id']}")
     assert detail["name"] == "tiny"
     assert detail["directions"] == ["minimize", "maximize"]
-    assert detail["metric_names"] == ["latency", "accuracy"]
+    assert detail["objective_names"] == ["latency", "accuracy"]
     keys = {attribute["key"] for attribute in detail["trials"][0]["user_attrs"]}
     assert "tadnn:result" in keys

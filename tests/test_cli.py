@@ -29,7 +29,7 @@ from tadnn.search import find_study, load_spec, resolve_target
 
 COMMANDS = {
     "devices", "spaces", "profile", "fit", "evaluate", "latency", "search", "front", "plot",
-    "export",
+    "export", "browse", "report",
 }  # fmt: skip
 SUMMARY = ["n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"]
 
@@ -145,7 +145,7 @@ def test_search_prints_the_front_and_what_it_wrote(place):
     assert printed_ == read_json(results / "front.json")
     pictures = [
         f"{name}.{suffix}"
-        for name in ("pareto", "prediction", "breakdown", "stairs")
+        for name in ("pareto", "history", "prediction", "breakdown", "stairs")
         for suffix in ("png", "svg")
     ]
     assert files == {

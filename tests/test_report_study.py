@@ -113,7 +113,9 @@ def test_a_third_objective_that_nobody_knows_is_a_column_like_the_others():
 
 
 def test_an_accuracy_that_counts_is_named_by_the_proxy_not_by_the_count():
-    results = [result(n, n, 100.0 * n, proxy={"name": "parameters", "value": 100.0 * n}) for n in (1, 2)]
+    results = [
+        result(n, n, 100.0 * n, proxy={"name": "parameters", "value": 100.0 * n}) for n in (1, 2)
+    ]
     values = np.array([[1.0, 100.0], [2.0, 200.0]])
     columns = columns_of(results, ["latency", "accuracy"], values, {})
     assert columns[1].label == "parameters score"
@@ -259,7 +261,9 @@ def network():
 
 
 def test_equal_neighbours_are_drawn_as_one_block():
-    stages = stage_views(network(), {"stem": 1.0, "body0": 2.0, "body1": 2.0, "body2": 2.0, "down": 3.0})
+    stages = stage_views(
+        network(), {"stem": 1.0, "body0": 2.0, "body1": 2.0, "body2": 2.0, "down": 3.0}
+    )
     assert [stage.title for stage in stages] == ["4×4", "2×2"]
     first, body = stages[0].blocks
     assert (first.repeats, first.skips, first.latency_us) == (1, False, 1.0)

@@ -66,7 +66,9 @@ def test_a_study_reads_as_optuna_reads_it(here, name):
 def test_every_kind_of_number_comes_back(here):
     spec = load_spec("tiny")
     study = optuna.load_study(
-        study_name="tiny", storage=f"sqlite:///{database(here)}", sampler=optuna.samplers.RandomSampler()
+        study_name="tiny",
+        storage=f"sqlite:///{database(here)}",
+        sampler=optuna.samplers.RandomSampler(),
     )
     trial = study.ask()
     trial.suggest_float("x", 0, 1)
@@ -82,7 +84,9 @@ def test_new_trials_are_seen_and_finished_ones_are_not_read_again(here):
     study = read_study(spec)
     before = study.get_trials(deepcopy=False)
     writer = optuna.load_study(
-        study_name="tiny", storage=f"sqlite:///{database(here)}", sampler=optuna.samplers.RandomSampler()
+        study_name="tiny",
+        storage=f"sqlite:///{database(here)}",
+        sampler=optuna.samplers.RandomSampler(),
     )
     asked = writer.ask()
     after = study.get_trials(deepcopy=False)

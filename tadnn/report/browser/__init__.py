@@ -3,7 +3,7 @@
 from tadnn.report.browser.app import build_app
 from tadnn.report.browser.exports import BuildExport, Exports
 from tadnn.report.browser.report_file import write_report
-from tadnn.report.browser.serving import HOST, PORT, open_port, serve
+from tadnn.report.browser.serving import HOST, PORT, new_server, open_port, serve
 
 __all__ = [
     "HOST",
@@ -11,6 +11,7 @@ __all__ = [
     "BuildExport",
     "Exports",
     "build_app",
+    "new_server",
     "open_port",
     "serve",
     "write_report",

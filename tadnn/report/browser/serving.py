@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 
 from tadnn.errors import RequestError
 
+if TYPE_CHECKING:
+    import uvicorn
+
 HOST: Final = "127.0.0.1"
 PORT: Final = 8642
 _TRIED: Final = 50
+_LONGEST_HEAD: Final = 2**20
 
 
 def open_port(port: int) -> socket.socket:
@@ -32,14 +36,26 @@ def open_port(port: int) -> socket.socket:
         ) from error
 
 
-def serve(app: Starlette, listening: socket.socket) -> None:
-    """Answer requests until interrupted."""
+def new_server(app: Starlette) -> uvicorn.Server:
+    """Return the server of an application; ``run(sockets=[...])`` starts it."""
     import uvicorn
 
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        # What is shorter gets a sentence, not only a closed connection.
+        h11_max_incomplete_event_size=_LONGEST_HEAD,
+        http="h11",
+        timeout_graceful_shutdown=2,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    return uvicorn.Server(config)
+
+
+def serve(app: Starlette, listening: socket.socket) -> None:
+    """Answer requests until interrupted."""
+    new_server(app).run(sockets=[listening])
 
 
 def _bound(port: int) -> socket.socket:
