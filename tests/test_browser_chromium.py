@@ -116,9 +116,14 @@ def test_a_point_is_chosen_by_clicking_it_and_a_box_lists_its_points(page):
     ready(page)
     place = page.evaluate(
         """() => {
-          const plot = document.querySelector("[data-front]"), front = plot.data.find((t) => /^front/.test(t.name));
-          const [x, y] = [plot._fullLayout.xaxis, plot._fullLayout.yaxis], box = plot.getBoundingClientRect();
-          return {trial: front.customdata[0], x: box.left + x._offset + x.d2p(front.x[0]), y: box.top + y._offset + y.d2p(front.y[0])};
+          const plot = document.querySelector("[data-front]"), box = plot.getBoundingClientRect();
+          const front = plot.data.find((t) => /^front/.test(t.name));
+          const {xaxis: x, yaxis: y} = plot._fullLayout;
+          return {
+            trial: front.customdata[0],
+            x: box.left + x._offset + x.d2p(front.x[0]),
+            y: box.top + y._offset + y.d2p(front.y[0]),
+          };
         }"""
     )
     page.mouse.move(place["x"] - 2, place["y"])
@@ -181,7 +186,8 @@ def test_every_page_in_the_dark_in_a_narrow_window_and_by_keyboard(page, whole):
     page.emulate_media(color_scheme="dark")
     page.set_viewport_size({"width": 390, "height": 800})
     for path in ("/", "/studies/tiny", f"/studies/tiny/trials/{knee_of(whole)}",
-                 "/compare?study=tiny&study=second", "/latency-models", "/latency-models/auto-tiny"):  # fmt: skip
+                 "/compare?study=tiny&study=second", "/latency-models",
+                 "/latency-models/auto-tiny"):  # fmt: skip
         page.goto(path)
         ready(page)
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"

@@ -46,6 +46,14 @@ def database(folder, name="tiny"):
     return folder / "studies" / name / "study.db"
 
 
+def writable(folder):
+    return optuna.load_study(
+        study_name="tiny",
+        storage=f"sqlite:///{database(folder)}",
+        sampler=optuna.samplers.RandomSampler(),
+    )
+
+
 @pytest.mark.parametrize("name", ["tiny", "tight"])
 def test_a_study_reads_as_optuna_reads_it(here, name):
     spec = load_spec(name)
@@ -65,11 +73,7 @@ def test_a_study_reads_as_optuna_reads_it(here, name):
 
 def test_every_kind_of_number_comes_back(here):
     spec = load_spec("tiny")
-    study = optuna.load_study(
-        study_name="tiny",
-        storage=f"sqlite:///{database(here)}",
-        sampler=optuna.samplers.RandomSampler(),
-    )
+    study = writable(here)
     trial = study.ask()
     trial.suggest_float("x", 0, 1)
     trial.suggest_categorical("y", ["a", None, 3])
@@ -83,11 +87,7 @@ def test_new_trials_are_seen_and_finished_ones_are_not_read_again(here):
     spec = load_spec("tiny")
     study = read_study(spec)
     before = study.get_trials(deepcopy=False)
-    writer = optuna.load_study(
-        study_name="tiny",
-        storage=f"sqlite:///{database(here)}",
-        sampler=optuna.samplers.RandomSampler(),
-    )
+    writer = writable(here)
     asked = writer.ask()
     after = study.get_trials(deepcopy=False)
     assert len(after) == len(before) + 1
