@@ -420,7 +420,7 @@ class Explorer {
   row(r, order) {
     const trial = this.data.trials[r], chosen = this.chosen.has(trial), link = this.link(trial);
     const name = `#${trial}`;
-    return element("tr", {"data-chosen": String(chosen)},
+    return element("tr", {"data-picked": String(chosen)},
       element("td", {}, element("input", {type: "checkbox", "data-choose": trial, "aria-label": `Choose trial ${trial}`, ...(chosen ? {checked: ""} : {}), onchange: () => this.toggle(trial)})),
       ...order.map(([key]) => {
         if (key === "trial") return element("th", {scope: "row", class: "num"}, link ? element("a", {href: link}, name) : name);
