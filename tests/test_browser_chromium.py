@@ -23,7 +23,7 @@ PICTURES = os.environ.get("TADNN_SCREENSHOTS")
 """The folder that screenshots go to; none are kept when absent."""
 
 # What people see first is a study worth looking at; tests need no more than a front.
-SIZE = {"trials": 150, "sampler": "nsga2"} if PICTURES else {}
+SIZE = {"trials": 70, "sampler": "nsga2"} if PICTURES else {}
 
 
 @pytest.fixture(scope="module")

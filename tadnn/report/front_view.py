@@ -97,7 +97,10 @@ class FrontView:
         """
         members, results = list(front["members"]), {t["trial"]: t for t in trials}
         objectives = list(front["objectives"])
-        second = next((o for o in objectives if o != "latency"), "accuracy")
+        # A further latency is no score; one that nobody knows is refused below.
+        beside = [o for o in objectives if o != "latency"]
+        second = next((o for o in beside if o == "accuracy" or o in _COUNTS), None)
+        second = second or next(iter(beside), "accuracy")
         # A finalist's longer training must not stand in for what the search saw.
         seen = [results.get(m["trial"], m) for m in members]
         proxy = next((r["proxy"]["name"] for r in [*seen, *results.values()] if r["proxy"]), None)
