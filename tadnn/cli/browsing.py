@@ -22,15 +22,16 @@ _PORT = 8642
 def browse(
     studies: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[STUDY ...]", help="Studies to show; all here when absent."),
+        typer.Argument(metavar="STUDY", help="Studies to show; all here when absent."),
     ] = None,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Of this machine alone; 0 takes any free one.")
     ] = _PORT,
 ) -> None:
-    """Show studies, networks and latency models in a web browser; works while a search runs.
+    """Show studies and networks in a web browser.
 
-    Serves pages to this machine alone, until Ctrl-C. Studies are read and never changed.
+    Serves pages to this machine alone, until Ctrl-C. Works while a search runs: studies are
+    read and never changed.
     """
     from tadnn.report import Library
     from tadnn.report.browser import HOST, build_app, open_port, serve
@@ -48,7 +49,10 @@ def report(
         "report.html"
     ),
 ) -> None:
-    """Write a study as one HTML file that opens anywhere: the browser's pages, to mail."""
+    """Write a study as one HTML file, to mail.
+
+    It holds the browser's pages: the study, its best networks and its latency model.
+    """
     from tadnn.report import Library
     from tadnn.report.browser import write_report
 
