@@ -180,7 +180,7 @@ def test_search_again_exports_nothing_again(here, place, tadnn_, monkeypatch):
     assert "profiling" not in err
     assert "training" not in err
     paths = [line.strip() for line in out.partition("wrote\n")[2].splitlines()]
-    assert len(paths) == 11
+    assert len(paths) == 13
     assert all((here / path).exists() for path in paths)
     assert "a network against itself differs by up to 0.0 %" in out
     assert max(map(len, out.splitlines())) <= 80
@@ -210,7 +210,7 @@ def test_plot(here, tmp_path, tadnn_):
     out, _ = tadnn_("plot", "tiny", "--formats", "png,svg,pdf", "-o", tmp_path / "pictures")
     paths = sorted((tmp_path / "pictures").iterdir())
     assert sorted(out.split()) == [str(path) for path in paths]
-    assert len(paths) == 12
+    assert len(paths) == 15
     heads = {".png": b"\x89PNG", ".svg": b"<?xm", ".pdf": b"%PDF"}
     assert all(path.read_bytes()[:4] == heads[path.suffix] for path in paths)
 
