@@ -11,7 +11,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt 
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-gpu lint format clean
+.PHONY: help quickstart test test-slow test-gpu screenshots lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
@@ -25,6 +25,9 @@ test: lint ## install the test tools, check style, types and rooms, run the suit
 
 test-slow: $(VENV)/.test-stamp ## run the exhaustive tests as well
 	$(PYTEST) -m "not gpu" $(PYTEST_ARGS)
+
+screenshots: $(VENV)/.test-stamp ## take the pictures of the browser anew (docs/images)
+	TADNN_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/test_browser_chromium.py -k screenshots
 
 test-gpu: $(VENV)/.test-stamp ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)

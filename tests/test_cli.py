@@ -29,7 +29,7 @@ from tadnn.search import find_study, load_spec, resolve_target
 
 COMMANDS = {
     "devices", "spaces", "profile", "fit", "evaluate", "latency", "search", "front", "plot",
-    "export",
+    "export", "browse", "report",
 }  # fmt: skip
 SUMMARY = ["n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"]
 
@@ -148,7 +148,7 @@ def test_search_prints_the_front_and_what_it_wrote(place):
     assert printed_ == read_json(results / "front.json")
     pictures = [
         f"{name}.{suffix}"
-        for name in ("pareto", "prediction", "breakdown", "stairs")
+        for name in ("pareto", "history", "prediction", "breakdown", "stairs")
         for suffix in ("png", "svg")
     ]
     assert files == {
@@ -183,7 +183,7 @@ def test_search_again_exports_nothing_again(here, place, tadnn_, monkeypatch):
     assert "profiling" not in err
     assert "training" not in err
     paths = [line.strip() for line in out.partition("wrote\n")[2].splitlines()]
-    assert len(paths) == 11
+    assert len(paths) == 13
     assert all((here / path).exists() for path in paths)
     assert "a network against itself differs by up to 0.0 %" in out
     assert max(map(len, out.splitlines())) <= 80
@@ -213,7 +213,7 @@ def test_plot(here, tmp_path, tadnn_):
     out, _ = tadnn_("plot", "tiny", "--formats", "png,svg,pdf", "-o", tmp_path / "pictures")
     paths = sorted((tmp_path / "pictures").iterdir())
     assert sorted(out.split()) == [str(path) for path in paths]
-    assert len(paths) == 12
+    assert len(paths) == 15
     heads = {".png": b"\x89PNG", ".svg": b"<?xm", ".pdf": b"%PDF"}
     assert all(path.read_bytes()[:4] == heads[path.suffix] for path in paths)
 
@@ -230,7 +230,8 @@ def test_plot_says_what_it_cannot_draw_without_the_frozen_model(
     monkeypatch.chdir(tmp_path / "copy")
     shutil.rmtree("latency_models/auto-tiny")
     out, err = tadnn_("plot", "tiny", "--formats", "png", "-o", "pictures")
-    assert out.split() == ["pictures/pareto.png", "pictures/prediction.png"]
+    drawn = ["pareto", "history", "prediction"]
+    assert out.split() == [f"pictures/{name}.png" for name in drawn]
     assert "no breakdown and no stairs: unknown latency model 'auto-tiny'" in err
 
 

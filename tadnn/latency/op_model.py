@@ -33,7 +33,7 @@ _UNPROFILED: Final = 0.7
 _OUTSIDE: Final = 0.25
 """The least log deviation outside the profiled range."""
 # Sizes that change which code runs: only profiled values are in range.
-_EXACT: Final = ("r", "s", "stride", "dilation")
+EXACT_SIZES: Final = ("r", "s", "stride", "dilation")
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class OpModel:
             return np.zeros(len(batch), dtype=bool)
         inside = np.ones(len(batch), dtype=bool)
         for name, values in _ranged(batch).items():
-            if name in _EXACT:
+            if name in EXACT_SIZES:
                 inside &= np.isin(values, self.box[name])
             else:
                 low, high = self.box[name]
@@ -256,7 +256,7 @@ def _box(batches: list[KernelBatch]) -> dict[str, list[int]]:
     merged = [_ranged(batch) for batch in batches]
     for name in merged[0]:
         values = np.concatenate([ranged[name] for ranged in merged])
-        if name in _EXACT:
+        if name in EXACT_SIZES:
             box[name] = sorted({int(v) for v in values})
         else:
             box[name] = [math.floor(values.min()), math.ceil(values.max())]
