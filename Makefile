@@ -54,6 +54,12 @@ bench-search-loop: $(VENV)/.run-stamp ## trials per second against bare Optuna
 	$(BIN)/python benchmarks/search_loop.py
 endif
 
+ifneq ($(wildcard benchmarks/latency.py),)
+.PHONY: bench-latency
+bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baselines, on public tables
+	$(BIN)/python benchmarks/latency.py
+endif
+
 ifneq ($(wildcard benchmarks/finalists.py),)
 .PHONY: bench-finalists
 bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onnxruntime; half an hour, wants a quiet machine
