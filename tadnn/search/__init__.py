@@ -3,13 +3,14 @@
 from tadnn.search.choosing import best_within, knee_trial
 from tadnn.search.finalists import prediction_check, trained_module
 from tadnn.search.front import front_csv, front_record, infeasible_warning
+from tadnn.search.frontier import Exhausted, FrontierSampler
 from tadnn.search.gather import export_request
 from tadnn.search.learned import SAMPLED_NETS, learn_space, study_latency_model
 from tadnn.search.load import load_spec, parse_spec
 from tadnn.search.objective import Evaluator, Outcome, build_evaluator, pack_net, unpack_net
 from tadnn.search.run import SearchResult, run_search, search, study_space, write_front
 from tadnn.search.runner import Ended, Worker
-from tadnn.search.sampler import DistinctSampler, Exhausted
+from tadnn.search.sampler import DistinctSampler
 from tadnn.search.spec import StudySpec, physical_cores, study_folder, study_storage
 from tadnn.search.storage import find_study, frozen_model
 from tadnn.search.target import Target, resolve_target, resolve_trial
@@ -21,6 +22,7 @@ __all__ = [
     "Ended",
     "Evaluator",
     "Exhausted",
+    "FrontierSampler",
     "Outcome",
     "SearchResult",
     "StudySpec",

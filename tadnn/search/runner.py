@@ -22,10 +22,11 @@ from tadnn.errors import (
     Unwritable,
     WorkFailed,
 )
+from tadnn.search.frontier import Exhausted
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import ERROR_ATTR, NET_ATTR, RESULT_ATTR, Evaluator, Outcome, pack_net
 from tadnn.search.owner import WORKER_ATTR, Owner
-from tadnn.search.sampler import DistinctSampler, Exhausted
+from tadnn.search.sampler import DistinctSampler
 
 #: So many failures in a row, without a success, are no accident.
 MAX_FAILURES_IN_A_ROW = 20
@@ -102,7 +103,9 @@ class Worker:
         self._owner = Owner.current()
         self._size = evaluator.space.size()
         self._report = on_change or (lambda complete: None)
-        self._sampler = DistinctSampler(evaluator.space, spec.sampler, spec.seed, self._ledger)
+        self._sampler = DistinctSampler(
+            evaluator.space, spec.sampler, spec.seed, self._ledger, *evaluator.free()
+        )
         study.sampler = self._sampler
 
     def run(self) -> Ended:

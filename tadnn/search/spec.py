@@ -25,7 +25,7 @@ from tadnn.errors import StudyMismatch
 OBJECTIVES = ("latency", "accuracy", "parameters", "flops", "memory")
 CONSTRAINTS = ("latency_ms", "parameters", "flops", "memory_bytes")
 DTYPES = ("fp32", "fp16", "bf16")
-SAMPLERS = ("random", "nsga2", "tpe", "gp")
+SAMPLERS = ("random", "nsga2", "tpe", "gp", "frontier")
 AUTO = "auto"
 
 #: Keys that say how far and how a study is run, not what it searches: they may change on resume.
@@ -102,7 +102,7 @@ class StudySpec(_Part):
     objectives: tuple[Objective, ...] = Field(min_length=1)
     accuracy: AccuracySpec | None = None
     constraints: ConstraintsSpec = ConstraintsSpec()
-    sampler: Literal["random", "nsga2", "tpe", "gp"] = "nsga2"
+    sampler: Literal["random", "nsga2", "tpe", "gp", "frontier"] = "nsga2"
     trials: Count
     workers: Count = 1
     seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = 0
