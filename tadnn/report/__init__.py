@@ -4,6 +4,7 @@ from tadnn.report.breakdown import breakdown_figure
 from tadnn.report.front_view import FrontView, PointView
 from tadnn.report.pareto import pareto_figure
 from tadnn.report.prediction import prediction_figure
+from tadnn.report.screening import screening_figure
 from tadnn.report.stairs import stairs_figure
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
@@ -33,6 +34,7 @@ __all__ = [
     "pareto_figure",
     "prediction_figure",
     "save_figure",
+    "screening_figure",
     "setting_text",
     "stairs_figure",
 ]

@@ -11,6 +11,7 @@ from tadnn.search.objective import Evaluator, Outcome, build_evaluator, pack_net
 from tadnn.search.run import SearchResult, run_search, search, study_space, write_front
 from tadnn.search.runner import Ended, Worker
 from tadnn.search.sampler import DistinctSampler
+from tadnn.search.screening import Screened, screen
 from tadnn.search.spec import StudySpec, physical_cores, study_folder, study_storage
 from tadnn.search.storage import find_study, frozen_model
 from tadnn.search.target import Target, resolve_target, resolve_trial
@@ -24,6 +25,7 @@ __all__ = [
     "Exhausted",
     "FrontierSampler",
     "Outcome",
+    "Screened",
     "SearchResult",
     "StudySpec",
     "Target",
@@ -47,6 +49,7 @@ __all__ = [
     "resolve_target",
     "resolve_trial",
     "run_search",
+    "screen",
     "search",
     "study_folder",
     "study_latency_model",

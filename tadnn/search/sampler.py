@@ -13,6 +13,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
 from tadnn.search.frontier import (
     Exhausted,
@@ -99,6 +100,9 @@ class DistinctSampler(BaseSampler):
         """
         if self._keeps_ledger:
             self._ledger.refresh(study)
+        enqueued = trial.system_attrs.get("fixed_params", {})
+        if self._is_whole(enqueued) and self._is_new(enqueued, trial):
+            return self._space.canonical(enqueued)
         arch = self._propose(study, trial)
         # A trial whose worker died while writing its choices down keeps what it has. With one
         # worker the proposal agrees; with several the study may have moved on since.
@@ -234,6 +238,13 @@ class DistinctSampler(BaseSampler):
             if self._is_new(arch, trial):
                 break
         return arch
+
+    def _is_whole(self, fixed: Mapping[str, Any]) -> bool:
+        try:
+            self._space.check(fixed)
+        except ArchitectureError:
+            return False
+        return True
 
     def _is_new(self, arch: Mapping[str, Any], trial: FrozenTrial) -> bool:
         self.last_key = self._space.key(arch)

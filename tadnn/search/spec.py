@@ -103,6 +103,7 @@ class StudySpec(_Part):
     accuracy: AccuracySpec | None = None
     constraints: ConstraintsSpec = ConstraintsSpec()
     sampler: Literal["random", "nsga2", "tpe", "gp", "frontier"] = "nsga2"
+    start_from: StrictStr | None = None
     trials: Count
     workers: Count = 1
     seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = 0
