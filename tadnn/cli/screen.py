@@ -12,6 +12,7 @@ from tadnn.cli.options import Batch, Input, On, input_shape
 from tadnn.cli.output import Bars, Json, path_text, print_json, print_table, say
 
 _MOST_SHOWN = 20
+_LONGEST = 60
 
 
 @app.command()
@@ -73,14 +74,17 @@ def screen(
         print_json({**record, "files": {name: str(path) for name, path in files.items()}})
         return
     step = max(1, -(-len(found.members) // _MOST_SHOWN))
-    rows = [
-        [m["latency_ms"], m["parameters"], m["flops"], _text(m["arch"])]
-        for m in found.members[::step]
-    ]
+    shown = found.members[::step]
+    columns = ["latency ms", "parameters", "FLOPs"]
+    rows = [[m["latency_ms"], m["parameters"], m["flops"]] for m in shown]
+    texts = [_text(m["arch"]) for m in shown]
+    if max(map(len, texts)) <= _LONGEST:
+        columns.append("architecture")
+        rows = [[*row, text] for row, text in zip(rows, texts, strict=True)]
     title = f"{found.space}: {len(found.members)} of {found.count:,} are on the front"
     if step > 1:
         title += f"; every {step}th is shown, -o writes all"
-    print_table(["latency ms", "parameters", "FLOPs", "architecture"], rows, title)
+    print_table(columns, rows, title)
     for path in files.values():
         print(path_text(path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,25 +56,23 @@ class FreeMeasures:
         """Return the measures ``names``, each [n]; NaN where a network cannot be built."""
         found = {name: np.full(len(archs), np.nan) for name in names}
         for start in range(0, len(archs), _CHUNK):
-            nets, rows = [], []
-            for row, arch in enumerate(archs[start : start + _CHUNK], start):
-                net = self._built(arch)
-                if net is not None:
-                    nets.append(net)
-                    rows.append(row)
-            for name in names:
-                if nets:
-                    found[name][rows] = self._measured(nets, name)
+            chunk = archs[start : start + _CHUNK]
+            try:
+                self._fill(found, start, chunk)
+            except TadnnError:
+                # One of them cannot be built: as a trial it would fail with the reason.
+                for row, arch in enumerate(chunk, start):
+                    with suppress(TadnnError):
+                        self._fill(found, row, [arch])
         return found
 
-    def _built(self, arch: Mapping[str, Any]) -> Net | None:
-        try:
-            net = self._space.build(arch, self._input_shape, self._classes)
-            net.chain(self._batch)
-        except TadnnError:
-            # As a trial it would fail with the reason.
-            return None
-        return net
+    def _fill(
+        self, found: Mapping[str, np.ndarray], start: int, archs: Sequence[Mapping[str, Any]]
+    ) -> None:
+        nets = [self._space.build(arch, self._input_shape, self._classes) for arch in archs]
+        columns = {name: self._measured(nets, name) for name in found}
+        for name, column in columns.items():
+            found[name][start : start + len(archs)] = column
 
     def _measured(self, nets: Sequence[Net], name: str) -> Sequence[float] | np.ndarray:
         if name in ("latency", "latency_ms"):

@@ -39,6 +39,7 @@ class Screened:
         count: architectures that were scored.
         failed: architectures that could not be built.
         members: the front, fastest first: ``latency_ms``, ``parameters``, ``flops``, ``arch``.
+        choices: names of the space's choices.
         points: latency in ms and proxy of everything scored, [count, 2].
     """
 
@@ -50,6 +51,7 @@ class Screened:
     count: int
     failed: int
     members: tuple[Mapping[str, Any], ...]
+    choices: tuple[str, ...]
     points: np.ndarray
 
     def record(self) -> dict[str, Any]:
@@ -67,7 +69,8 @@ class Screened:
 
     def csv(self) -> str:
         """Return the front as CSV: measures, then a column per choice; absent ones are empty."""
-        choices = dict.fromkeys(name for member in self.members for name in member["arch"])
+        used = {name for member in self.members for name in member["arch"]}
+        choices = [name for name in self.choices if name in used]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*_MEASURES, *choices])
@@ -151,6 +154,7 @@ def screen(
         count=total - failed,
         failed=failed,
         members=members,
+        choices=tuple(space.choices),
         points=np.vstack(points),
     )
 
