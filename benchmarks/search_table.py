@@ -418,6 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.plot is not None:
         draw(record, options.plot)
     if options.write is not None:
+        options.write.parent.mkdir(parents=True, exist_ok=True)
         write_text(options.write, show(record))
     print(json.dumps(record, indent=2) if options.json else show(record), end="")
     return 0

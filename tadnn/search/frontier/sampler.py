@@ -129,6 +129,7 @@ class FrontierSampler(BaseSampler):
         if point is None:
             # Other parameters may differ, or the caller wants repetitions: not ours to refuse.
             point = candidates.draw(self._rng(trial, 0), 1)[0].point
+        self._chosen[trial.number] = point
         return dict(point)
 
     def sample_independent(
@@ -205,11 +206,13 @@ class FrontierSampler(BaseSampler):
         return history_of(study, trial.number, lambda t: self._point(t, names), signs_of(study))
 
     def _point(self, trial: FrozenTrial, names: Mapping[str, object] | None) -> Point | None:
+        # What was proposed here is known before the objective has asked for all of it.
+        params = {**self._chosen.get(trial.number, {}), **trial.params}
         if names is None:
-            return self._chosen.get(trial.number) or trial.params or None
-        if any(name not in trial.params for name in names):
+            return params or None
+        if any(name not in params for name in names):
             return None
-        return {name: trial.params[name] for name in names}
+        return {name: params[name] for name in names}
 
     def _left(self, study: Study, ended: FrozenTrial) -> float:
         """Return how many points nobody took up yet."""
