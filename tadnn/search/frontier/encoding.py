@@ -46,12 +46,19 @@ class Variable:
             return cls(name, levels, float(levels[0]), float(levels[-1]), is_number=True)
         return cls(name, tuple(distinct))
 
-    def position(self, value: Any) -> float:
-        """Return where a number stands, its range and a uniform spread scaled to variance 1."""
-        low, high, at = self.low, self.high, float(value)
+    def positions(self, values: Sequence[Any]) -> Floats:
+        """Return where numbers stand, their range and a uniform spread scaled to variance 1.
+
+        An absent one (None) stands in the middle.
+        """
+        at = np.array([math.nan if value is None else value for value in values], dtype=float)
+        low, high = self.low, self.high
         if self.is_log:
-            low, high, at = math.log(low), math.log(high), math.log(at)
-        return 0.0 if high <= low else (2.0 * (at - low) / (high - low) - 1.0) * math.sqrt(3.0)
+            low, high, at = math.log(low), math.log(high), np.log(at)
+        if high <= low:
+            return np.zeros(len(values))
+        scaled: Floats = np.nan_to_num((2.0 * (at - low) / (high - low) - 1.0) * math.sqrt(3.0))
+        return scaled
 
 
 @dataclass(frozen=True)
@@ -87,58 +94,49 @@ class Encoding:
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:
-        self.variables = tuple(v for v in variables if len(v.levels) != 1 or not v.is_number)
-        scale = 1.0 / math.sqrt(max(1, len(self.variables)))
-        self._codes: list[dict[Hashable, tuple[Floats, Floats]]] = []
-        self._widths: list[tuple[int, int]] = []
-        for variable in self.variables:
-            levels = variable.levels
-            hot = len(levels) if (0 < len(levels) <= _MOST_LEVELS or not variable.is_number) else 0
-            if variable.is_number:
-                self._widths.append((1, 1 + (hot if hot > 2 else 0)))
-            else:
-                self._widths.append((hot, hot))
-            self._codes.append({})
+        self._variables = [v for v in variables if len(v.levels) != 1]
+        scale = 1.0 / math.sqrt(max(1, len(self._variables)))
         self._scale = scale
+        self._tables = [_table(v, scale) if v.levels else None for v in self._variables]
 
     def __call__(self, points: Sequence[Point]) -> Encoded:
         """Encode ``points``."""
-        mixed, full = [], []
-        for variable, codes, widths in zip(self.variables, self._codes, self._widths, strict=True):
-            column: list[tuple[Floats, Floats]] = []
-            for point in points:
-                value = point.get(variable.name)
-                code = codes.get(value)
-                if code is None:
-                    code = self._code(variable, widths, value)
-                    if variable.levels or value is None:
-                        codes[value] = code
-                column.append(code)
-            mixed.append(np.array([c[0] for c in column]).reshape(len(points), widths[0]))
-            full.append(np.array([c[1] for c in column]).reshape(len(points), widths[1]))
-        if not mixed:
-            empty = np.zeros((len(points), 1))
-            return Encoded(empty, empty)
+        mixed, full = [np.zeros((len(points), 0))], [np.zeros((len(points), 0))]
+        for variable, table in zip(self._variables, self._tables, strict=True):
+            values = [point.get(variable.name) for point in points]
+            if table is None:
+                column = variable.positions(values)[:, None] * self._scale
+                mixed.append(column)
+                full.append(column)
+            else:
+                rows = [table.rows[value] for value in values]
+                mixed.append(table.mixed[rows])
+                full.append(table.full[rows])
         return Encoded(np.hstack(mixed), np.hstack(full))
 
-    def _code(
-        self, variable: Variable, widths: tuple[int, int], value: Any
-    ) -> tuple[Floats, Floats]:
-        mixed, full = np.zeros(widths[0]), np.zeros(widths[1])
-        if value is None:
-            return mixed, full
-        hot = widths[1] - 1 if variable.is_number else widths[1]
-        indicator = np.zeros(hot)
-        if hot:
-            # k equally frequent indicators, centred and scaled to a total variance of 1.
-            k = len(variable.levels)
-            indicator -= 1.0 / k
-            indicator[variable.levels.index(value)] += 1.0
-            indicator /= math.sqrt(max(1e-9, (k - 1) / k))
-        if not variable.is_number:
-            return indicator * self._scale, indicator * self._scale
-        position = variable.position(value) * self._scale
-        mixed[0] = position
-        full[0] = position if not hot else position * math.sqrt(0.5)
-        full[1:] = indicator * (self._scale * math.sqrt(0.5))
-        return mixed, full
+
+@dataclass(frozen=True)
+class _Table:
+    """The codes of a variable's levels; absence has the last row, all zero."""
+
+    rows: dict[Hashable, int]
+    mixed: Floats
+    full: Floats
+
+
+def _table(variable: Variable, scale: float) -> _Table:
+    levels = variable.levels
+    k = len(levels)
+    rows: dict[Hashable, int] = {level: i for i, level in enumerate(levels)}
+    # An absent value is None; where None is a level itself, it keeps its own row.
+    rows.setdefault(None, k)
+    # k equally frequent indicators, centred and scaled to a total variance of 1.
+    indicators = np.zeros((k + 1, k))
+    indicators[:k] = (np.eye(k) - 1.0 / k) / math.sqrt((k - 1) / k)
+    if not variable.is_number:
+        return _Table(rows, scale * indicators, scale * indicators)
+    positions = np.append(variable.positions(levels), 0.0)[:, None] * scale
+    if not 2 < k <= _MOST_LEVELS:
+        return _Table(rows, positions, positions)
+    half = math.sqrt(0.5)
+    return _Table(rows, positions, half * np.hstack([positions, scale * indicators]))

@@ -33,7 +33,8 @@ _SPREAD: Final = 64
 # So many successive trials share their random draws, so that cheap values are worked out once.
 _SHARED: Final = 16
 # More training points than this are thinned: the front's and an even share of the others stay.
-_MOST_ROWS: Final = 300
+_MOST_ROWS: Final = 256
+_FEW_ROWS: Final = 128
 _LEAST_ROWS: Final = 4
 _MOST_REMEMBERED: Final = 200_000
 _WORST_CHANCE: Final = 1e-3
@@ -233,18 +234,14 @@ class _Judge:
         self._known, self._learned = list(proposer._known), proposer._learned
         values = history.values[usable]
         feasible = history.feasible[usable]
-        kept = _thinned(values)
-        encoded = self._candidates.encode([history.points[usable[i]] for i in kept])
-        self._surrogate: Surrogate | None = None
-        if self._learned:
-            self._surrogate = Surrogate(encoded, values[kept][:, self._learned])
-        settled = values[feasible]
+        # Of trials that run, what is expected counts: others should not look where they do.
+        believed = np.empty((0, values.shape[1]))
         if history.pending:
-            settled = np.vstack([settled, self._believed(proposer, history.pending)])
-            if self._learned:
-                waiting = self._candidates.encode(history.pending)
-                believed = np.vstack([values[kept], settled[len(settled) - len(history.pending) :]])
-                self._surrogate = Surrogate(encoded.joined(waiting), believed[:, self._learned])
+            # What is only believed may be learned from fewer rows.
+            self._surrogate = self._learn(history, usable, values, _FEW_ROWS)
+            believed = self._predicted(history.pending, proposer._cheap(history.pending))[0]
+        settled = np.vstack([values[feasible], believed])
+        self._surrogate = self._learn(history, usable, values, _MOST_ROWS, believed)
         self._chance = self._chances(history, feasible, usable)
         reference = values.max(axis=0)
         for column, index in enumerate(self._known):
@@ -289,9 +286,24 @@ class _Judge:
             mean[:, self._learned], deviation[:, self._learned] = told
         return mean, deviation
 
-    def _believed(self, proposer: Proposer, pending: Sequence[Candidate]) -> Floats:
-        """Return what is expected of trials that run: others should not look where they do."""
-        return self._predicted(pending, proposer._cheap(pending))[0]
+    def _learn(
+        self,
+        history: History,
+        usable: np.ndarray,
+        values: Floats,
+        most: int,
+        believed: Floats | None = None,
+    ) -> Surrogate | None:
+        """Fit the objectives that are not known; ``believed`` are values of pending trials."""
+        if not self._learned:
+            return None
+        kept = _thinned(values, most)
+        points = [history.points[i] for i in usable[kept].tolist()]
+        targets = values[kept]
+        if believed is not None:
+            points += history.pending
+            targets = np.vstack([targets, believed])
+        return Surrogate(self._candidates.encode(points), targets[:, self._learned])
 
     def _chances(
         self, history: History, feasible: np.ndarray, usable: np.ndarray
@@ -308,16 +320,16 @@ class _Judge:
         return Surrogate(self._candidates.encode([*bad, *good]), labels)
 
 
-def _thinned(values: Floats) -> np.ndarray:
-    """Return at most `_MOST_ROWS` rows: fronts peeled off for one half, the others evenly."""
+def _thinned(values: Floats, most: int) -> np.ndarray:
+    """Return at most ``most`` rows: fronts peeled off for one half, the others evenly."""
     n = len(values)
-    if n <= _MOST_ROWS:
+    if n <= most:
         return np.arange(n)
     kept = np.zeros(n, dtype=bool)
-    while kept.sum() < _MOST_ROWS // 2:
+    while kept.sum() < most // 2:
         layer = np.flatnonzero(front_mask(np.where(kept[:, None], np.nan, values)))
-        kept[layer[: _MOST_ROWS // 2 - int(kept.sum())]] = True
+        kept[layer[: most // 2 - int(kept.sum())]] = True
     rest = np.flatnonzero(~kept)
-    even = np.linspace(0, len(rest) - 1, _MOST_ROWS - int(kept.sum())).round().astype(int)
+    even = np.linspace(0, len(rest) - 1, most - int(kept.sum())).round().astype(int)
     kept[rest[even]] = True
     return np.flatnonzero(kept)

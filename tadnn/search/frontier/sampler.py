@@ -109,7 +109,7 @@ class FrontierSampler(BaseSampler):
                 common = dict(past.distributions)
             else:
                 here = past.distributions
-                common = {n: d for n, d in common.items() if here.get(n) == d}
+                common = {n: d for n, d in common.items() if _same(d, here.get(n))}
         return dict(sorted((common or {}).items()))
 
     def sample_relative(
@@ -140,10 +140,10 @@ class FrontierSampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Return the chosen point's value; draw what no point has."""
-        point = self._chosen.get(trial.number, {})
-        if param_name in point:
-            return point[param_name]
         if self._whole is not None:
+            point = self._chosen.get(trial.number, {})
+            if param_name in point:
+                return point[param_name]
             raise RequestError(
                 f"the points of the sampler have no parameter {param_name!r}; they have "
                 f"{', '.join(map(str, point))}"
@@ -232,6 +232,11 @@ class FrontierSampler(BaseSampler):
 
     def _rng(self, trial: FrozenTrial, stream: int) -> np.random.Generator:
         return np.random.default_rng((self._seed, trial.number, 16 + stream))
+
+
+def _same(a: BaseDistribution, b: BaseDistribution | None) -> bool:
+    # Optuna's own comparison costs a third of a proposal at a thousand trials.
+    return a is b or (type(a) is type(b) and vars(a) == vars(b))
 
 
 def history_of(

@@ -130,7 +130,7 @@ class _View:
     """An objective as it is modelled: shifted and scaled, of its logarithm where that fits better.
 
     Attributes:
-        is_log: whether the logarithm is modelled.
+        sign: 1 or -1 where the logarithm of that many times the value is modelled; else 0.
         shift: mean of what is modelled.
         scale: its standard deviation.
         fits: by shape.
@@ -138,7 +138,7 @@ class _View:
         inflation: what deviations are multiplied by.
     """
 
-    is_log: bool
+    sign: float
     shift: float
     scale: float
     fits: dict[_Shape, _Fit]
@@ -190,31 +190,30 @@ class Surrogate:
         return np.stack([m for m, _ in told], axis=1), np.stack([d for _, d in told], axis=1)
 
     def _view(self, values: Floats) -> _View:
-        plain = self._fitted(values, is_log=False)
-        if values.min() <= 0:
-            return plain
-        logarithmic = self._fitted(np.log(values), is_log=True)
-        # Densities compare in one unit only: that of the values themselves.
-        gain = logarithmic.score - np.log(values).mean() - plain.score
-        return logarithmic if gain > 0 else plain
+        view = self._fitted(values, sign=0.0)
+        sign = float(np.sign(values[0]))
+        if (sign * values).min() > 0:
+            logarithms = np.log(sign * values)
+            logarithmic = self._fitted(logarithms, sign)
+            # Densities compare in one unit only: that of the values themselves.
+            if logarithmic.score - logarithms.mean() > view.score:
+                return self._refined(logarithms, logarithmic)
+        return self._refined(values, view)
 
-    def _fitted(self, values: Floats, is_log: bool) -> _View:
+    def _fitted(self, values: Floats, sign: float) -> _View:
         shift, scale = float(values.mean()), float(values.std())
         standard = (values - shift) / scale
         fits = {shape: _best_fit(self._spectra[shape], standard) for shape in _SHARED}
-        relevance = self._relevance(fits[_LINEAR])
-        for shape in _with(relevance):
+        return _view_of(sign, shift, scale, fits)
+
+    def _refined(self, values: Floats, view: _View) -> _View:
+        """Add the shapes that know which columns matter."""
+        standard = (values - view.shift) / view.scale
+        fits = dict(view.fits)
+        for shape in _with(self._relevance(fits[_LINEAR])):
             self._spectra[shape] = _Spectrum.of(shape.between(self._points, self._points))
             fits[shape] = _best_fit(self._spectra[shape], standard)
-        scores = np.stack([fit.scores for fit in fits.values()], axis=1)
-        shares = _stacked(scores)
-        errors = np.stack([fit.errors**2 / fit.variances for fit in fits.values()], axis=1)
-        inflation = float(np.clip(math.sqrt((errors @ shares).mean()), 1.0, 3.0))
-        top = scores.max(axis=1)
-        likelihood = top + np.log(np.exp(scores - top[:, None]) @ shares)
-        score = float(likelihood.mean()) - math.log(scale)
-        weights = {s: float(w) for s, w in zip(fits, shares, strict=True) if w > 0}
-        return _View(is_log, shift, scale, fits, weights, inflation, score)
+        return _view_of(view.sign, view.shift, view.scale, fits)
 
     def _relevance(self, fit: _Fit) -> Floats:
         """Return each column's relevance: its squared linear effect, as far as it is known."""
@@ -224,6 +223,19 @@ class Surrogate:
         left = 1.0 - (x.T @ spectrum.vectors) ** 2 @ fit.precision
         relevance = effect**2 + fit.scale * np.maximum(left, 0.0)
         return np.asarray(relevance / max(float(relevance.mean()), 1e-300))
+
+
+def _view_of(sign: float, shift: float, scale: float, fits: dict[_Shape, _Fit]) -> _View:
+    """Weigh fitted shapes by how well they foretell."""
+    scores = np.stack([fit.scores for fit in fits.values()], axis=1)
+    shares = _stacked(scores)
+    errors = np.stack([fit.errors**2 / fit.variances for fit in fits.values()], axis=1)
+    inflation = float(np.clip(math.sqrt((errors @ shares).mean()), 1.0, 3.0))
+    top = scores.max(axis=1)
+    likelihood = top + np.log(np.exp(scores - top[:, None]) @ shares)
+    score = float(likelihood.mean()) - math.log(scale)
+    weights = {s: float(w) for s, w in zip(fits, shares, strict=True) if w > 0}
+    return _View(sign, shift, scale, fits, weights, inflation, score)
 
 
 class _Sum:
@@ -250,12 +262,12 @@ class _Sum:
 def _unseen(view: _View, mean: Floats, deviation: Floats) -> tuple[Floats, Floats]:
     mean = view.shift + view.scale * mean
     deviation = view.scale * deviation * view.inflation
-    if not view.is_log:
+    if view.sign == 0:
         return mean, deviation
     # Mean and deviation of a log-normal; far from the data its tail is not to be believed.
     variance = np.minimum(deviation**2, 1.0)
     centre = np.exp(mean + variance / 2.0)
-    return centre, centre * np.sqrt(np.expm1(variance))
+    return view.sign * centre, centre * np.sqrt(np.expm1(variance))
 
 
 def _best_fit(spectrum: _Spectrum, y: Floats) -> _Fit:
