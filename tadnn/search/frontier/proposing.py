@@ -247,7 +247,7 @@ class _Judge:
         for column, index in enumerate(self._known):
             reference[index] = max(reference[index], cheap[:, column].max())
         # Equal to the worst is no gain; a little beyond it, the worst one counts itself.
-        reference = reference + 1e-9 * (np.abs(reference) + 1.0)
+        reference = reference + 1e-6 * np.ptp(values, axis=0)
         self._improvement = Improvement(settled, reference)
 
     def gains(self, points: Sequence[Candidate], cheap: Floats) -> Floats:

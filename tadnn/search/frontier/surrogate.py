@@ -201,7 +201,7 @@ class Surrogate:
         return self._refined(values, view)
 
     def _fitted(self, values: Floats, sign: float) -> _View:
-        shift, scale = float(values.mean()), float(values.std())
+        shift, scale = float(values.mean()), float(values.std()) or 1.0
         standard = (values - shift) / scale
         fits = {shape: _best_fit(self._spectra[shape], standard) for shape in _SHARED}
         return _view_of(sign, shift, scale, fits)
