@@ -129,6 +129,16 @@ def test_encoding_treats_every_variable_alike():
     assert not Encoding(variables)([{}]).mixed.any()
 
 
+def test_many_texts_that_list_values_are_taken_apart_others_are_names():
+    texts = [f"{a} {b},x{a}" for a in range(5) for b in range(4)]
+    encoding = Encoding([Variable.of_values("t", texts)])
+    code = encoding([{"t": text} for text in texts])
+    # Two numbers and five texts.
+    assert code.mixed.shape[1] == 1 + 1 + 5
+    names = [f"n{i}" for i in range(300)]
+    assert Encoding([Variable.of_values("t", names)])([{"t": "n7"}]).mixed.shape == (1, 0)
+
+
 def test_parameters_are_drawn_within_their_distributions():
     distributions = {
         "i": IntDistribution(3, 11, step=4),

@@ -32,9 +32,9 @@ def screen(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Score many architectures by predicted latency; show the front against their size.
+    """Find the front of a space by predicted latency and size.
 
-    The files it writes can be a study's start_from.
+    Nothing is trained or stored. The files it writes can be a study's start_from.
     """
     from tadnn.latency import load_latency_model
     from tadnn.search import screen as screened

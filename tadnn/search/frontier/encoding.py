@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,10 @@ from numpy.typing import NDArray
 Point = Mapping[str, Any]
 Floats = NDArray[np.float64]
 
+# More texts than this are names.
+_MOST_TEXTS: Final = 256
+_MOST_PLACES: Final = 128
+_SEPARATORS: Final = re.compile(r"[\s,;:|+/()\[\]{}]+")
 # A number with more values than this is a position and nothing else.
 _MOST_LEVELS: Final = 12
 
@@ -86,26 +91,75 @@ class Encoded:
         return Encoded(np.vstack([self.mixed, other.mixed]), np.vstack([self.full, other.full]))
 
 
+@dataclass(frozen=True)
+class _Column:
+    """A variable, or one place in texts that list several values."""
+
+    variable: Variable
+    parts: Mapping[Any, Any] | None = None
+
+    def values(self, points: Sequence[Point]) -> list[Any]:
+        """Return the points' values; None where absent."""
+        values = [point.get(self.variable.name) for point in points]
+        return values if self.parts is None else [self.parts.get(value) for value in values]
+
+
+def _columns(variable: Variable) -> list[_Column]:
+    """Return the columns of a variable: many texts such as ``3 5 3`` have one per place."""
+    whole = [_Column(variable)]
+    levels = variable.levels
+    if len(levels) <= _MOST_LEVELS or not all(isinstance(level, str) for level in levels):
+        return whole
+    tokens = {level: [t for t in _SEPARATORS.split(level) if t] for level in levels}
+    most = max(map(len, tokens.values()))
+    if not 1 < most <= _MOST_PLACES:
+        return whole
+    columns = []
+    for place in range(most):
+        texts = {level: t[place] for level, t in tokens.items() if place < len(t)}
+        parts = dict(zip(texts, _numbers(list(texts.values())), strict=True))
+        part = Variable.of_values(variable.name, parts.values())
+        if len(part.levels) > 1:
+            columns.append(_Column(part, parts))
+    return columns
+
+
+def _numbers(texts: list[str]) -> list[Any]:
+    try:
+        values = [float(text) for text in texts]
+    except ValueError:
+        return list(texts)
+    return list(values) if all(map(math.isfinite, values)) else list(texts)
+
+
 class Encoding:
     """Turns points into numbers; a key that a point lacks is one more value of its own.
+
+    Texts of which there are many are taken apart where they list values; where they don't, they
+    are taken for names, and say nothing.
 
     Every variable weighs the same: its columns have, all together, a variance of about 1 under
     uniform draws, divided by the number of variables.
     """
 
     def __init__(self, variables: Sequence[Variable]) -> None:
-        self._variables = [v for v in variables if len(v.levels) != 1]
-        scale = 1.0 / math.sqrt(max(1, len(self._variables)))
+        columns = [c for v in variables if len(v.levels) != 1 for c in _columns(v)]
+        self._columns = [
+            c for c in columns if c.variable.is_number or len(c.variable.levels) <= _MOST_TEXTS
+        ]
+        scale = 1.0 / math.sqrt(max(1, len(self._columns)))
         self._scale = scale
-        self._tables = [_table(v, scale) if v.levels else None for v in self._variables]
+        self._tables = [
+            _table(c.variable, scale) if c.variable.levels else None for c in self._columns
+        ]
 
     def __call__(self, points: Sequence[Point]) -> Encoded:
         """Encode ``points``."""
         mixed, full = [np.zeros((len(points), 0))], [np.zeros((len(points), 0))]
-        for variable, table in zip(self._variables, self._tables, strict=True):
-            values = [point.get(variable.name) for point in points]
+        for source, table in zip(self._columns, self._tables, strict=True):
+            values = source.values(points)
             if table is None:
-                column = variable.positions(values)[:, None] * self._scale
+                column = source.variable.positions(values)[:, None] * self._scale
                 mixed.append(column)
                 full.append(column)
             else:

@@ -23,7 +23,6 @@ Measure = Callable[[Sequence[Point]], Sequence[float] | Floats]
 
 #: Points that are evaluated before a surrogate is asked.
 STARTUP: Final = 8
-
 _DRAWN: Final = 1024
 _NEAR: Final = 768
 _CLIMBERS: Final = 8
@@ -85,7 +84,7 @@ class Proposer:
         startup: int = STARTUP,
     ) -> None:
         self.candidates = candidates
-        self._objectives, self._seed, self._startup = objectives, seed, startup
+        self._seed, self._startup = seed, startup
         self._known = dict(known or {})
         self._learned = [i for i in range(objectives) if i not in self._known]
         self._measures = [*self._known.values(), *constraints]
