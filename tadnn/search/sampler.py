@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
 from tadnn.search.frontier import (
+    Candidate,
     Exhausted,
     Measure,
     Proposer,
@@ -77,6 +78,7 @@ class DistinctSampler(BaseSampler):
         self._base: BaseSampler | None = None
         self._known, self._constraints = dict(known or {}), constraints
         self._proposer: Proposer | None = None
+        self._points: dict[int, Candidate] = {}
         #: Key of the architecture that was proposed last.
         self.last_key = ""
         self.distributions: dict[str, IntDistribution | CategoricalDistribution] = {
@@ -172,7 +174,7 @@ class DistinctSampler(BaseSampler):
             candidates = SpaceCandidates(self._space)
             known = {i: signed(measure, signs[i]) for i, measure in self._known.items()}
             self._proposer = Proposer(candidates, len(signs), self._seed, known, self._constraints)
-        history = history_of(study, trial.number, self._whole, signs)
+        history = history_of(study, trial.number, self._whole, signs, self._points)
         return dict(self._proposer.propose(history, trial.number) or {})
 
     def _whole(self, trial: FrozenTrial) -> Mapping[str, Any] | None:

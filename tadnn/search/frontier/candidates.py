@@ -59,7 +59,7 @@ class Candidates(ABC):
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, n: int) -> list[Candidate]:
-        """Return ``n`` points drawn uniformly; a pool returns all of its points."""
+        """Return ``n`` points drawn uniformly."""
 
     @abstractmethod
     def near(self, rng: np.random.Generator, parents: Sequence[Point], n: int) -> list[Candidate]:
@@ -68,6 +68,10 @@ class Candidates(ABC):
     @abstractmethod
     def enumerate(self) -> Iterator[Point]:
         """Yield every point of a finite set once."""
+
+    def listed(self) -> Sequence[Candidate] | None:
+        """Return all candidates where there is a list of them to choose from."""
+        return None
 
     def encode(self, candidates: Sequence[Candidate]) -> Encoded:
         """Encode candidates for a surrogate."""
@@ -103,12 +107,16 @@ class PoolCandidates(Candidates):
         """The number of rows."""
         return len(self._pool)
 
-    def draw(self, rng: np.random.Generator, n: int) -> list[Candidate]:
+    def listed(self) -> Sequence[Candidate]:
         """Return every row: scoring a table whole is cheap."""
-        return list(self._pool)
+        return self._pool
+
+    def draw(self, rng: np.random.Generator, n: int) -> list[Candidate]:
+        """Return ``n`` rows."""
+        return [self._pool[i] for i in rng.integers(len(self._pool), size=n)]
 
     def near(self, rng: np.random.Generator, parents: Sequence[Point], n: int) -> list[Candidate]:
-        """Return nothing: every row was drawn."""
+        """Return nothing: every row is listed."""
         return []
 
     def enumerate(self) -> Iterator[Point]:

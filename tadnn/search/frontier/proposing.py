@@ -23,14 +23,15 @@ Measure = Callable[[Sequence[Point]], Sequence[float] | Floats]
 
 #: Points that are evaluated before a surrogate is asked.
 STARTUP: Final = 8
-_DRAWN: Final = 1024
-_NEAR: Final = 768
+# Random candidates come in blocks; each trial replaces one, so that cheap values are worked out
+# for few at a time.
+_BLOCKS: Final = 16
+_DRAWN: Final = 64
+_NEAR: Final = 384
 _CLIMBERS: Final = 8
-_CLIMBING: Final = 256
+_CLIMBING: Final = 128
 _EXACT: Final = 256
 _SPREAD: Final = 64
-# So many successive trials share their random draws, so that cheap values are worked out once.
-_SHARED: Final = 16
 # More training points than this are thinned: the front's and an even share of the others stay.
 _MOST_ROWS: Final = 256
 _FEW_ROWS: Final = 128
@@ -88,6 +89,7 @@ class Proposer:
         self._known = dict(known or {})
         self._learned = [i for i in range(objectives) if i not in self._known]
         self._measures = [*self._known.values(), *constraints]
+        self._blocks: dict[int, list[Candidate]] = {}
         self._remembered: dict[Hashable, list[float]] = {}
         self._said: set[str] = set()
 
@@ -125,7 +127,7 @@ class Proposer:
     def _gather(
         self, number: int, taken: set[Hashable], parents: Sequence[Point]
     ) -> list[Candidate]:
-        drawn = self.candidates.draw(self._rng(number // _SHARED, 0), _DRAWN)
+        drawn = self._drawn(number)
         near = self.candidates.near(self._rng(number, 1), parents, _NEAR) if parents else []
         pool = self._fresh([*drawn, *near], taken)
         if not pool and self.candidates.size < np.inf:
@@ -134,6 +136,18 @@ class Proposer:
                 if candidate.key not in taken:
                     return [candidate]
         return pool
+
+    def _drawn(self, number: int) -> Sequence[Candidate]:
+        """Return random candidates; all but a few are those of the trial before."""
+        listed = self.candidates.listed()
+        if listed is not None:
+            return listed
+        blocks = range(number, number + _BLOCKS)
+        self._blocks = {
+            block: self._blocks.get(block) or self.candidates.draw(self._rng(block, 0), _DRAWN)
+            for block in blocks
+        }
+        return [candidate for drawn in self._blocks.values() for candidate in drawn]
 
     def _fresh(self, candidates: Sequence[Candidate], taken: set[Hashable]) -> list[Candidate]:
         distinct = {candidate.key: candidate for candidate in candidates}

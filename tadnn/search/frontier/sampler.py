@@ -244,18 +244,32 @@ def history_of(
     number: int,
     point_of: Callable[[FrozenTrial], Point | None],
     signs: Floats,
+    remembered: dict[int, Candidate] | None = None,
 ) -> History:
-    """Return what a study knows, other than of the trial ``number``."""
+    """Return what a study knows, other than of the trial ``number``.
+
+    Args:
+        study: the study.
+        number: the trial that asks.
+        point_of: a trial's point; None where it has none (yet).
+        signs: see `signs_of`.
+        remembered: points of finished trials, kept from call to call.
+    """
+    known = {} if remembered is None else remembered
     points, values, feasible = [], [], []
     pending: list[Candidate] = []
     failed: list[Candidate] = []
     for trial in study.get_trials(deepcopy=False):
         if trial.number == number:
             continue
-        point = point_of(trial)
-        if not point:
-            continue
-        candidate = Candidate.of(point)
+        candidate = known.get(trial.number)
+        if candidate is None:
+            point = point_of(trial)
+            if not point:
+                continue
+            candidate = Candidate.of(point)
+            if trial.state.is_finished():
+                known[trial.number] = candidate
         if trial.state == TrialState.COMPLETE:
             points.append(candidate)
             values.append(np.asarray(trial.values) * signs)
