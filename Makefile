@@ -66,6 +66,16 @@ bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onn
 	$(BIN)/python benchmarks/finalists.py
 endif
 
+ifneq ($(wildcard benchmarks/search_table.py),)
+SEARCH_TABLE ?= ../shared/data/accelnasbench_imagenet_mnasnet.csv.gz
+SEARCH_FEATURES ?= block*
+SEARCH_OBJECTIVES ?= --minimize '100 - val_top1' --minimize '1000/throughput_a100_ips'
+.PHONY: bench-search
+bench-search: $(VENV)/.run-stamp ## samplers on a table of evaluated networks: table and curves
+	$(BIN)/python benchmarks/search_table.py $(SEARCH_TABLE) --features '$(SEARCH_FEATURES)' \
+	  $(SEARCH_OBJECTIVES) --write build/bench-search.md --plot build/bench-search.png
+endif
+
 clean: ## remove .venv, caches and builds (results stay)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

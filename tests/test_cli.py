@@ -28,8 +28,8 @@ from tadnn.profiling import FAKE_DEVICE
 from tadnn.search import find_study, load_spec, resolve_target
 
 COMMANDS = {
-    "devices", "spaces", "profile", "fit", "evaluate", "latency", "search", "front", "plot",
-    "export", "browse", "report",
+    "devices", "spaces", "profile", "fit", "evaluate", "latency", "screen", "search", "front",
+    "plot", "export", "browse", "report",
 }  # fmt: skip
 SUMMARY = [
     *("n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"),

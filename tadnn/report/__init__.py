@@ -7,6 +7,7 @@ from tadnn.report.library import Library, StudyRow, StudyShelf
 from tadnn.report.network_gather import breakdown_view, frozen_model, layer_views
 from tadnn.report.pareto import pareto_figure
 from tadnn.report.prediction import prediction_figure
+from tadnn.report.screening import screening_figure
 from tadnn.report.stairs import stairs_figure
 from tadnn.report.study_gather import study_view
 from tadnn.report.study_view import HistoryView, StudyView
@@ -47,6 +48,7 @@ __all__ = [
     "pareto_figure",
     "prediction_figure",
     "save_figure",
+    "screening_figure",
     "setting_text",
     "stairs_figure",
     "study_view",

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tadnn.errors import WorkFailed
 from tadnn.files import stable_hash
 from tadnn.nets import Net
+from tadnn.search.free import FreeMeasures, free_objectives
+from tadnn.search.frontier import Measure
 from tadnn.search.spec import LATENCY, LATENCY_MS, StudySpec
 
 if TYPE_CHECKING:
@@ -163,6 +165,21 @@ class Evaluator:
             "std_ms": float(prediction.std_ms),
             "in_range": bool(prediction.in_range),
         }
+
+    def free(self) -> tuple[dict[int, Measure], list[Measure]]:
+        """Return the objectives that cost nothing, by index, and the constraints.
+
+        See `free_objectives`.
+        """
+        free = FreeMeasures(
+            self.space,
+            self._predictor,
+            self.spec.batch,
+            self.spec.dtype,
+            self.input_shape,
+            self._classes,
+        )
+        return free_objectives(free, self.spec.objectives, self._bounds)
 
     def prepare(self) -> None:
         """Load what evaluations need, so that what is missing shows before the first trial."""

@@ -22,6 +22,7 @@ from tadnn.errors import (
     Unwritable,
     WorkFailed,
 )
+from tadnn.search.frontier import Exhausted
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import (
     ERROR_ATTR,
@@ -33,7 +34,7 @@ from tadnn.search.objective import (
     pack_net,
 )
 from tadnn.search.owner import WORKER_ATTR, Owner
-from tadnn.search.sampler import DistinctSampler, Exhausted
+from tadnn.search.sampler import DistinctSampler
 
 #: So many failures in a row, without a success, are no accident.
 MAX_FAILURES_IN_A_ROW = 20
@@ -110,7 +111,9 @@ class Worker:
         self._owner = Owner.current()
         self._size = evaluator.space.size()
         self._report = on_change or (lambda complete: None)
-        self._sampler = DistinctSampler(evaluator.space, spec.sampler, spec.seed, self._ledger)
+        self._sampler = DistinctSampler(
+            evaluator.space, spec.sampler, spec.seed, self._ledger, *evaluator.free()
+        )
         study.sampler = self._sampler
 
     def run(self) -> Ended:

@@ -13,8 +13,18 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from tadnn.errors import TadnnError
+from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
+from tadnn.search.frontier import (
+    Candidate,
+    Exhausted,
+    Measure,
+    Proposer,
+    SpaceCandidates,
+    history_of,
+    signed,
+    signs_of,
+)
 from tadnn.search.ledger import Ledger
 from tadnn.spaces import Int, Space
 
@@ -24,10 +34,6 @@ if TYPE_CHECKING:
 #: How often a cheap sampler is asked again before its proposal's neighbours are tried.
 _ATTEMPTS = 8
 _RANDOM_TRIES = 64
-
-
-class Exhausted(TadnnError):
-    """The space has no architecture left that the study did not take up."""
 
 
 class DistinctSampler(BaseSampler):
@@ -46,13 +52,23 @@ class DistinctSampler(BaseSampler):
 
     Args:
         space: the space that is searched.
-        kind: ``random``, ``nsga2``, ``tpe`` or ``gp``.
+        kind: ``random``, ``nsga2``, ``tpe``, ``gp`` or ``frontier``.
         seed: the study's seed.
         ledger: what was seen, refreshed by its owner before each ask; None: the sampler keeps
             one and refreshes it itself.
+        known: what ``frontier`` need not learn: objectives by index, of a list of architectures.
+        constraints: what ``frontier`` keeps before a trial is spent; feasible where at most 0.
     """
 
-    def __init__(self, space: Space, kind: str, seed: int, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        kind: str,
+        seed: int,
+        ledger: Ledger | None = None,
+        known: Mapping[int, Measure] | None = None,
+        constraints: Sequence[Measure] = (),
+    ) -> None:
         self._space = space
         self._kind = kind
         self._seed = seed
@@ -60,6 +76,9 @@ class DistinctSampler(BaseSampler):
         self._ledger = Ledger(space) if ledger is None else ledger
         self._values = {name: tuple(choice.values) for name, choice in space.choices.items()}
         self._base: BaseSampler | None = None
+        self._known, self._constraints = dict(known or {}), constraints
+        self._proposer: Proposer | None = None
+        self._points: dict[int, Candidate] = {}
         #: Key of the architecture that was proposed last.
         self.last_key = ""
         self.distributions: dict[str, IntDistribution | CategoricalDistribution] = {
@@ -83,6 +102,9 @@ class DistinctSampler(BaseSampler):
         """
         if self._keeps_ledger:
             self._ledger.refresh(study)
+        enqueued = trial.system_attrs.get("fixed_params", {})
+        if self._is_whole(enqueued) and self._is_new(enqueued, trial):
+            return self._space.canonical(enqueued)
         arch = self._propose(study, trial)
         # A trial whose worker died while writing its choices down keeps what it has. With one
         # worker the proposal agrees; with several the study may have moved on since.
@@ -132,6 +154,9 @@ class DistinctSampler(BaseSampler):
         if self._kind == "random":
             yield from itertools.repeat({}, _ATTEMPTS)
             return
+        if self._kind == "frontier":
+            yield self._of_the_front(study, trial)
+            return
         base = self._wrapped(study, trial)
         # Crossover takes what the parents have; finding what all trials have in common, as
         # Optuna's own does, would be quadratic with a sampler made afresh for every trial.
@@ -141,6 +166,20 @@ class DistinctSampler(BaseSampler):
         if self._kind == "nsga2":
             for attempt in range(1, _ATTEMPTS):
                 yield self._crossover.child(self._rng(trial, attempt))
+
+    def _of_the_front(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        signs = signs_of(study)
+        if self._proposer is None:
+            # Kept, since it remembers only what would come out the same.
+            candidates = SpaceCandidates(self._space)
+            known = {i: signed(measure, signs[i]) for i, measure in self._known.items()}
+            self._proposer = Proposer(candidates, len(signs), self._seed, known, self._constraints)
+        history = history_of(study, trial.number, self._whole, signs, self._points)
+        return dict(self._proposer.propose(history, trial.number) or {})
+
+    def _whole(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
+        """Return a trial's architecture; None while it is being written down."""
+        return trial.params if self._ledger.key_of(trial) is not None else None
 
     def _wrapped(self, study: Study, trial: FrozenTrial) -> BaseSampler:
         """Return the sampler of Optuna's that this trial gets."""
@@ -201,6 +240,13 @@ class DistinctSampler(BaseSampler):
             if self._is_new(arch, trial):
                 break
         return arch
+
+    def _is_whole(self, fixed: Mapping[str, Any]) -> bool:
+        try:
+            self._space.check(fixed)
+        except ArchitectureError:
+            return False
+        return True
 
     def _is_new(self, arch: Mapping[str, Any], trial: FrozenTrial) -> bool:
         self.last_key = self._space.key(arch)

@@ -27,7 +27,7 @@ from tadnn.errors import StudyMismatch
 OBJECTIVES = ("latency", "accuracy", "parameters", "flops", "memory")
 CONSTRAINTS = ("latency_ms", "parameters", "flops", "memory_bytes")
 DTYPES = ("fp32", "fp16", "bf16")
-SAMPLERS = ("random", "nsga2", "tpe", "gp")
+SAMPLERS = ("random", "nsga2", "tpe", "gp", "frontier")
 AUTO = "auto"
 
 #: An objective or a constraint on a further phase of a space is its name and one of these.
@@ -130,7 +130,8 @@ class StudySpec(_Part):
     objectives: tuple[Objective, ...] = Field(min_length=1)
     accuracy: AccuracySpec | None = None
     constraints: ConstraintsSpec = ConstraintsSpec()
-    sampler: Literal["random", "nsga2", "tpe", "gp"] = "nsga2"
+    sampler: Literal["random", "nsga2", "tpe", "gp", "frontier"] = "nsga2"
+    start_from: StrictStr | None = None
     trials: Count
     workers: Count = 1
     seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = 0
