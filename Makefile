@@ -51,6 +51,12 @@ bench-search-loop: $(VENV)/.run-stamp ## trials per second against bare Optuna
 	$(BIN)/python benchmarks/search_loop.py
 endif
 
+ifneq ($(wildcard benchmarks/latency.py),)
+.PHONY: bench-latency
+bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baselines, on public tables
+	$(BIN)/python benchmarks/latency.py
+endif
+
 clean: ## remove .venv, caches and builds (results stay)
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,8 +20,9 @@ from tadnn.hardware import (
 )
 from tadnn.hardware import ceil_div as exact_ceil_div
 from tadnn.kernels import MAX_SIZE, OPS, Kernel
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import DEFAULT_LAUNCH_US, Core, fit_core, held_out_core
-from tadnn.latency.features import KernelBatch, feature_matrix
+from tadnn.latency.features import feature_matrix
 from tadnn.latency.quantization import (
     GPU_TILES,
     best_tile,

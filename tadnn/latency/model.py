@@ -13,8 +13,8 @@ import numpy as np
 from tadnn.errors import SettingMismatch
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import DTYPE_BYTES, Kernel
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.card import Card
-from tadnn.latency.features import KernelBatch
 from tadnn.latency.memory import Memory
 from tadnn.latency.nets import NetCalibration, NetCost, large_mb
 from tadnn.latency.op_model import OpModel

@@ -11,12 +11,20 @@ import numpy as np
 
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import Kernel
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import Core, fit_core, held_out_core
 from tadnn.latency.errors import error_summary
-from tadnn.latency.features import KernelBatch, feature_matrix
+from tadnn.latency.features import feature_matrix
 from tadnn.latency.learner import Learner
 from tadnn.latency.learners import fit_learner, learner_from_arrays
+from tadnn.latency.network_fitting import (
+    FEWEST_ROWS_OF_NETWORK,
+    PARTS,
+    fit_network,
+    network_features,
+)
 from tadnn.latency.process import GaussianProcess
+from tadnn.latency.tile_network import TileNetwork
 
 FEWEST_ROWS_TO_LEARN: Final = 12
 """Below this an op has its physical core alone."""
@@ -92,6 +100,8 @@ class OpModel:
         return latency, latency * sigma, inside
 
     def _features(self, batch: KernelBatch) -> np.ndarray:
+        if isinstance(self.learner, TileNetwork):
+            return network_features(batch, self.core, self.devices)[1]
         return feature_matrix(batch, len(self.devices) > 1)[1]
 
     def covers(self, batch: KernelBatch) -> np.ndarray:
@@ -166,6 +176,8 @@ def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpMod
         return _core_alone(known, batches, latency)
     several = len(batches) > 1
     log_ratio = _log_ratio(core, batches)
+    if batches[0][0].device.kind == "gpu" and len(latency) >= FEWEST_ROWS_OF_NETWORK and not quick:
+        return _network(known, batches, log_ratio, shapes, seed)
     x = np.concatenate([feature_matrix(batch, several)[1] for batch, _ in batches])
     if quick:
         pick = np.random.default_rng(seed).permutation(len(x))[:_QUICK_ROWS]
@@ -180,6 +192,35 @@ def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpMod
         stretch=stretch,
         abroad=_abroad(learner, x, batches, seed) if several else _UNPROFILED,
         held_out=_judged(latency * np.exp(mean - log_ratio), latency, z / stretch),
+    )
+
+
+def _network(
+    known: OpModel,
+    batches: list[tuple[KernelBatch, np.ndarray]],
+    log_ratio: np.ndarray,
+    shapes: list[str],
+    seed: int,
+) -> OpModel:
+    fitted = fit_network(
+        [batch for batch, _ in batches], known.core, log_ratio, _folds(shapes, seed, PARTS), seed
+    )
+    error = fitted.mean - log_ratio
+    judged = ~np.isnan(error)
+    z = np.abs(error[judged]) / np.maximum(fitted.deviation[judged], _FLOOR)
+    stretch = float(np.clip(np.quantile(z, 0.68), 0.3, 5.0))
+    latency = np.concatenate([us for _, us in batches])[judged]
+    abroad = _UNPROFILED
+    if fitted.abroad is not None:
+        # Sixty-eight in a hundred inside one deviation, ninety-five inside two.
+        one, two = np.quantile(np.abs(fitted.abroad), [0.68, 0.95])
+        abroad = max(_OUTSIDE, float(one), float(two) / 2)
+    return replace(
+        known,
+        learner=fitted.learner,
+        stretch=stretch,
+        abroad=abroad,
+        held_out=_judged(latency * np.exp(error[judged]), latency, z / stretch),
     )
 
 
@@ -202,10 +243,10 @@ def _judged(predicted: np.ndarray, measured: np.ndarray, z: np.ndarray) -> dict[
     }
 
 
-def _folds(shapes: list[str], seed: int) -> np.ndarray:
+def _folds(shapes: list[str], seed: int, count: int = _FOLDS) -> np.ndarray:
     distinct = sorted(set(shapes))
     order = np.random.default_rng(seed).permutation(len(distinct))
-    fold = {shape: int(order[i]) % _FOLDS for i, shape in enumerate(distinct)}
+    fold = {shape: int(order[i]) % count for i, shape in enumerate(distinct)}
     return np.array([fold[shape] for shape in shapes])
 
 
