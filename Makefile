@@ -72,4 +72,7 @@ $(VENV)/.run-stamp: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.test-stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing tadnn and the test tools into $(VENV)"
 	$(PIP) install -e ".[test]"
+# Networks to read that were not written here. Without their dependencies, for which pyproject.toml
+# has no words: they would bring another build of torch, and clients of a hub that no test visits.
+	$(PIP) install --no-deps timm torchvision
 	@touch $@ $(VENV)/.run-stamp

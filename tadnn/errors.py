@@ -11,6 +11,7 @@
         ├── SpaceError            a search space that cannot be loaded or narrowed
         ├── ArchitectureError     an architecture that is not a point of its space
         ├── ShapeError            layers whose shapes do not fit
+        ├── TraceError            a module that cannot be read as a network
         ├── KernelError           a kernel key that does not parse
         ├── TableError            a measurement table that breaks a rule, with its line
         ├── TargetError           a TARGET that names no network
@@ -84,6 +85,10 @@ class ArchitectureError(RequestError):
 
 class ShapeError(RequestError):
     """Layers whose shapes do not fit; the message names the layer."""
+
+
+class TraceError(RequestError):
+    """A module that cannot be read as a network; the message names operator and source line."""
 
 
 class KernelError(RequestError):

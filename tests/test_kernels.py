@@ -41,7 +41,7 @@ def random_kernel(rng: random.Random) -> Kernel:
 
 
 ONE_IN_ONE_OUT = ["relu6", "leaky_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hard_sigmoid"]
-ONE_IN_ONE_OUT += ["hard_swish", "tanh", "rms_norm", "concat"]
+ONE_IN_ONE_OUT += ["hard_swish", "tanh", "rms_norm", "concat", "scalar", "pointwise"]
 
 CONV = (
     "conv2d(n=1,c=64,h=56,w=56,k=128,r=3,s=3,stride=1,pad=1,dilation=1,groups=1,"
@@ -54,6 +54,7 @@ def test_exported_names() -> None:
         "DTYPE_BYTES",
         "EPILOGUES",
         "MAX_SIZE",
+        "OPAQUE",
         "OPS",
         "Kernel",
         "KernelRow",
@@ -364,6 +365,7 @@ class TestCosts:
                 4 * 8 * 10,
                 (2, 20, 18, 3),
             ),
+            ("opaque(n=2,flops=6,read=5,written=3)", 12, 10, 6, None),
             # (7 + 2 - 3) // 2 + 1 = 4.
             ("max_pool2d(n=2,c=3,h=7,w=7,r=3,s=3,stride=2,pad=1)", 0, 294, 6 * 16, None),
             # 8 rows: windows start at 0, 2, 4 and, rounded up, 6; 4 and 5 columns: 0, 3; 0, 3.

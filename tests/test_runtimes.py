@@ -85,6 +85,8 @@ ONE_OF_EACH = [
     *(Kernel(op, (6, 63)) for op in ["add_cols", "mul", "mul_rows", "concat", "rms_norm"]),
     *(Kernel(op, (6, 63)) for op in ["gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu6"]),
     *(Kernel(op, (6, 63)) for op in ["hard_sigmoid", "hard_swish", "leaky_relu"]),
+    *(Kernel(op, (6, 63)) for op in ["scalar", "pointwise"]),
+    Kernel.parse("opaque(n=3,flops=40,read=7,written=5)"),
 ]
 
 
@@ -242,6 +244,12 @@ def expected(kernel: Kernel, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tens
             return x * (x + 3).clamp(0, 6) / 6
         case "leaky_relu":
             return torch.where(x > 0, x, 0.01 * x)
+        case "scalar":
+            return x / 2
+        case "pointwise":
+            return torch.full_like(x, math.e) ** x
+        case "opaque":  # as much as it reads and writes; the product's result is dropped
+            return torch.stack([x.sum(1)] * 5, 1)
         case "global_avg_pool":
             return x.mean((2, 3), keepdim=True)
         case "softmax":

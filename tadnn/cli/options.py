@@ -30,19 +30,17 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def input_shape(text: str | None) -> tuple[int, ...] | None:
-    """Return ``C,H,W``, or the ``T`` of a sequence, as a shape.
+    """Return ``C,H,W`` as a shape; ``C,L`` for sequences of vectors, ``L`` for tokens.
 
     Raises:
-        RequestError: it isn't three positive whole numbers, or one.
+        RequestError: it isn't one to three positive whole numbers.
     """
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) not in (1, 3) or not all(
-        p.isascii() and p.isdigit() and int(p) > 0 for p in parts
-    ):
+    if len(parts) > 3 or not all(p.isascii() and p.isdigit() and int(p) > 0 for p in parts):
         raise RequestError(
-            f"--input is three positive whole numbers C,H,W, or one for a sequence; got {text!r}"
+            f"--input is one to three positive whole numbers, such as 3,224,224; got {text!r}"
         )
     return tuple(int(part) for part in parts)
 

@@ -2,7 +2,7 @@
 
 from tadnn.kernels.kernel import Kernel
 from tadnn.kernels.op import Op, conv_out, pool_out, transposed_out
-from tadnn.kernels.ops import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPS
+from tadnn.kernels.ops import DTYPE_BYTES, EPILOGUES, MAX_SIZE, OPAQUE, OPS
 from tadnn.kernels.tables import (
     KernelRow,
     TimingRow,
@@ -17,6 +17,7 @@ __all__ = [
     "DTYPE_BYTES",
     "EPILOGUES",
     "MAX_SIZE",
+    "OPAQUE",
     "OPS",
     "Kernel",
     "KernelRow",

@@ -160,3 +160,22 @@ class PermuteOp(Op):
     def read(self, d: Dims) -> Any:
         """Return all values."""
         return d["b"] * d["rows"] * d["cols"] * d["inner"]
+
+
+class OpaqueOp(Op):
+    """An operator that nothing is known of but its work: n times these FLOPs and elements."""
+
+    sizes = ("n", "flops", "read", "written")
+    may_be_zero = frozenset({"flops"})
+
+    def output(self, d: Dims) -> Any:
+        """Return n written."""
+        return d["n"] * d["written"]
+
+    def read(self, d: Dims) -> Any:
+        """Return n read."""
+        return d["n"] * d["read"]
+
+    def flops(self, d: Dims) -> Any:
+        """Return n flops."""
+        return d["n"] * d["flops"]

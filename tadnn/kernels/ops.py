@@ -11,6 +11,7 @@ from tadnn.kernels.memory_ops import (
     EmbeddingOp,
     GlobalAvgPoolOp,
     GroupNormOp,
+    OpaqueOp,
     PermuteOp,
     Pool2dOp,
     RowwiseOp,
@@ -23,6 +24,9 @@ DTYPE_BYTES: Final = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}
 
 MAX_SIZE: Final = 2**31 - 1
 """The greatest size of one dimension; products of two still fit integer arrays."""
+
+OPAQUE: Final = "opaque"
+"""The op of a kernel of which nothing is known but its work."""
 
 OPS: Final[dict[str, Op]] = {
     "conv2d": Conv2dOp(),
@@ -39,6 +43,8 @@ OPS: Final[dict[str, Op]] = {
     "hard_sigmoid": RowwiseOp(),
     "hard_swish": RowwiseOp(),
     "tanh": RowwiseOp(),
+    "scalar": RowwiseOp(),  # arithmetic with a number
+    "pointwise": RowwiseOp(),  # any other function of one value
     "add": RowwiseOp(inputs=2),
     "add_cols": RowwiseOp(per_col=1),  # one row added to every row
     "mul": RowwiseOp(inputs=2),
@@ -58,6 +64,7 @@ OPS: Final[dict[str, Op]] = {
     "upsample_bilinear": UpsampleOp(),
     "embedding": EmbeddingOp(),
     "permute": PermuteOp(),
+    OPAQUE: OpaqueOp(),
 }
 
 # What a fused epilogue reads beside the kernel's own output: elements per output element.

@@ -62,9 +62,13 @@ class KernelBatch:
 
     @cached_property
     def roofline(self) -> tuple[np.ndarray, np.ndarray]:
-        """Microseconds of arithmetic, rounded up to whole waves and vectors, and of memory; [n]."""
+        """Microseconds of arithmetic, rounded up to whole waves and vectors, and of memory; [n].
+
+        Where no matrix product says how the arithmetic is cut up, nothing is rounded.
+        """
         device = self.device
         share = slots_of(device, self.threads) / device.units
-        _, utilisation = self.occupancy
-        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6) / utilisation
+        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6)
+        if OPS[self.op].matrix(self.dims) is not None:
+            compute = compute / self.occupancy[1]
         return compute, self.bytes_moved / (device.bandwidth_gbps * 1e3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tadnn.kernels import EPILOGUES, OPS
+from tadnn.kernels import EPILOGUES, OPS, Op
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.gpu_features import gpu_columns
 from tadnn.latency.quantization import ceil_div, lanes_of, peak_of, slots_of
@@ -30,8 +30,8 @@ def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np
     for name in OPS[batch.op].sizes:
         columns[f"log {name}"] = np.log2(np.maximum(batch.dims[name], 0.5))
     columns["log bytes"] = np.log2(batch.bytes_moved)
-    if np.any(batch.flops):
-        columns["log flops"] = np.log2(batch.flops)
+    if type(OPS[batch.op]).flops is not Op.flops:
+        columns["log flops"] = np.log2(np.maximum(batch.flops, 1))
         columns["log intensity"] = columns["log flops"] - columns["log bytes"]
     for index, part in enumerate(EPILOGUES):
         columns[f"epilogue {part}"] = batch.epilogues[:, index]

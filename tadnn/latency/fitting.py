@@ -10,7 +10,7 @@ import numpy as np
 
 from tadnn.errors import RequestError, TableError
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import Kernel, KernelRow
+from tadnn.kernels import OPAQUE, Kernel, KernelRow
 from tadnn.latency.card import Card
 from tadnn.latency.errors import error_summary
 from tadnn.latency.model import LatencyModel
@@ -75,7 +75,8 @@ def fit_kernels(
                 f"got {len(rows_of)} for {device.slug}"
             )
     ops: dict[str, OpModel] = {}
-    for op in sorted({kernel.op for _, rows_of in merged for kernel in rows_of}):
+    # Opaque kernels are alike in nothing but their size; see LatencyModel.
+    for op in sorted({k.op for _, rows_of in merged for k in rows_of} - {OPAQUE}):
         rows = []
         for device, rows_of in merged:
             kernels = [kernel for kernel in rows_of if kernel.op == op]

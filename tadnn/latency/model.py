@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tadnn.errors import SettingMismatch
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, Kernel
+from tadnn.kernels import DTYPE_BYTES, OPAQUE, Kernel
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.card import Card
 from tadnn.latency.memory import Memory
 from tadnn.latency.nets import NetCalibration, NetCost, large_mb
 from tadnn.latency.op_model import OpModel
-from tadnn.nets import Net
+from tadnn.nets import Net, Opaque
 from tadnn.runtimes import Setting, find_runtime, lower_net
 
 if TYPE_CHECKING:
@@ -55,14 +55,20 @@ class KernelShare:
 
 @dataclass(frozen=True)
 class NetPrediction:
-    """A network's latency per batch in milliseconds, and where it goes, slowest share first."""
+    """A network's latency per batch in milliseconds, and where it goes, slowest share first.
+
+    Attributes:
+        opaque: operators that the vocabulary lacks, and how often each stands in the network.
+            They are priced by what arithmetic and memory take on the device, a factor of two
+            either way, and are never in range.
+    """
 
     latency_ms: float
     std_ms: float
     in_range: bool
     batch: int
     kernels: tuple[KernelShare, ...]
-    opaque: tuple[tuple[str, int], ...] = field(default=())
+    opaque: tuple[tuple[str, int], ...] = ()
 
 
 class LatencyModel:
@@ -132,7 +138,7 @@ class LatencyModel:
         n = len(kernels)
         latency, std, inside = np.empty(n), np.empty(n), np.empty(n, dtype=bool)
         for op, at, batch in self._batches(kernels):
-            latency[at], std[at], inside[at] = self.ops.get(op, _UNPROFILED).predict(batch)
+            latency[at], std[at], inside[at] = self._op(op).predict(batch)
         return KernelPredictions(_rounded(latency), _rounded(std), inside)
 
     def predict_us(self, kernels: Sequence[Kernel]) -> np.ndarray:
@@ -143,7 +149,7 @@ class LatencyModel:
         """
         latency = np.empty(len(kernels))
         for op, at, batch in self._batches(kernels):
-            latency[at] = self.ops.get(op, _UNPROFILED).latency_us(batch)
+            latency[at] = self._op(op).latency_us(batch)
         return _rounded(latency)
 
     def remember(self, kernels: Iterable[Kernel]) -> dict[Kernel, Known]:
@@ -170,7 +176,15 @@ class LatencyModel:
         shares.sort(key=lambda s: -s.latency_us * s.count)
         total_us, std_us = self._net_us(net, counts, memory)
         inside = all(s.in_range for s in shares)
-        return NetPrediction(total_us / 1e3, std_us / 1e3, inside, batch, tuple(shares))
+        opaque = Counter(p.layer.op for p in net.layers(batch) if isinstance(p.layer, Opaque))
+        return NetPrediction(
+            total_us / 1e3,
+            std_us / 1e3,
+            inside,
+            batch,
+            tuple(shares),
+            tuple(opaque.most_common()),
+        )
 
     def cost(self, net: Net, batch: int) -> NetCost:
         """Return what a network's latency is made of before calibration."""
@@ -204,6 +218,10 @@ class LatencyModel:
         if device is not None and device.slug != self.device.slug:
             why.append(f"device {self.device.slug}, not {device.slug}")
         return why
+
+    def _op(self, op: str) -> OpModel:
+        # What was measured for one unknown operator says nothing about another.
+        return _UNPROFILED if op == OPAQUE else self.ops.get(op, _UNPROFILED)
 
     def _counts(self, net: Net, batch: int) -> Counter[Kernel]:
         runtime = find_runtime(self.setting.runtime)

@@ -6,6 +6,9 @@ else of this file.
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -87,6 +90,78 @@ class Concat(nn.Module):
         return torch.cat(parts, dim=self.dim)
 
 
+class Expand(nn.Module):
+    """Dimensions of size 1 repeated, memory too."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Repeat."""
+        return x.expand(self.shape).contiguous()
+
+
+class Gather(nn.Module):
+    """Values at stored indices of one dimension."""
+
+    indices: Tensor
+
+    def __init__(self, dim: int, count: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.register_buffer("indices", torch.zeros(count, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Look them up."""
+        return x.index_select(self.dim, self.indices)
+
+
+class MatMulTransposed(nn.Module):
+    """(..., m, k) by (..., n, k)."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Multiply."""
+        return x @ y.transpose(-2, -1)
+
+
+class Operator(nn.Module):
+    """An operator of torch by its name; only functional ones of torch's own are run."""
+
+    def __init__(
+        self, op: str, arguments: str, batch: tuple[int, int, int], part: int | None
+    ) -> None:
+        super().__init__()
+        space, name, overload = op.split(".")
+        if space not in ("aten", "prims", "torchvision"):
+            raise ValueError(f"no operator of torch: {op}")
+        self.run = getattr(getattr(getattr(torch.ops, space), name), overload)
+        kinds = [str(argument.type) for argument in self.run._schema.arguments]
+        if self.run._schema.is_mutable or "Tensor" not in "".join(kinds):
+            raise ValueError(f"no function of tensors: {op}")
+        self.arguments, self.batch, self.part = json.loads(arguments), batch, part
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Call the operator."""
+        index, dim, share = self.batch
+        batch = inputs[index].shape[dim] // share
+
+        def read(value: Any) -> Any:
+            if isinstance(value, list):
+                return [read(each) for each in value]
+            if not isinstance(value, dict):
+                return value
+            ((kind, what),) = value.items()
+            if kind == "input":
+                return inputs[what]
+            if kind == "float":
+                return float(what)
+            return what * batch if kind == "batch" else getattr(torch, what)
+
+        output = self.run(**{name: read(value) for name, value in self.arguments.items()})
+        return output if self.part is None else output[self.part]  # type: ignore[no-any-return]
+
+
 class Permute(nn.Module):
     """The dimensions in another order, memory too."""
 
@@ -109,3 +184,38 @@ class PositionEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Add the vectors."""
         return x + self.weight
+
+
+class Stored(nn.Module):
+    """A stored tensor, whatever the input's values are."""
+
+    value: Tensor
+
+    def __init__(self, shape: tuple[int, ...], per_input: bool, trained: bool, kind: str) -> None:
+        super().__init__()
+        self.per_input = per_input
+        if trained:
+            self.value = nn.Parameter(0.02 * torch.randn(shape))
+        else:
+            dtypes = {"float": torch.float32, "int64": torch.int64, "bool": torch.bool}
+            self.register_buffer("value", torch.zeros(shape, dtype=dtypes[kind]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return it."""
+        if not self.per_input:
+            return self.value
+        lead, *rest = self.value.shape
+        spread = self.value.unsqueeze(0).expand(x.shape[0], *self.value.shape)
+        return spread.squeeze(1) if lead == 1 else spread.reshape(-1, *rest)
+
+
+class Strided(nn.Module):
+    """Every ``step``-th index of one dimension."""
+
+    def __init__(self, dim: int, start: int, end: int, step: int) -> None:
+        super().__init__()
+        self.dim, self.indices = dim, slice(start, end, step)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take them."""
+        return x[(slice(None),) * self.dim + (self.indices,)]

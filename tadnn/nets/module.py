@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,9 @@ class BlockModule(nn.Module):
                     self.add_module(node.name, getattr(composites, name)(*args, **kwargs))
                     self._steps.append((node.name, node.inputs, {}))
                 case TorchFunction(name, kwargs):
-                    self._steps.append((getattr(torch, name), node.inputs, dict(kwargs)))
+                    self._steps.append(
+                        (operator.attrgetter(name)(torch), node.inputs, dict(kwargs))
+                    )
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the graph."""

@@ -19,7 +19,7 @@ Takes {kind} of shape [batch, {shape}] and gives [batch, {output}].
     model.eval()
 """
 
-import torch
+{imports}import torch
 from torch import Tensor, nn
 '''
 
@@ -40,12 +40,14 @@ def net_to_source(net: Net) -> str:
     lines += ["", "    def forward(self, x: Tensor) -> Tensor:"]
     lines += [f"        x = self.{name}(x)" for name, *_ in chain]
     lines.append("        return x")
+    texts = _composites(net)
     header = _HEADER.format(
         kind="a float tensor" if net.input_dtype == "float" else "an int64 tensor",
         shape=", ".join(map(str, net.input_shape)),
         output=", ".join(map(str, net.output_shape()[1:])),
+        imports="import json\nfrom typing import Any\n\n" if "json." in "".join(texts) else "",
     )
-    return "\n\n\n".join([header.rstrip(), *_composites(net), *parts, "\n".join(lines)]) + "\n"
+    return "\n\n\n".join([header.rstrip(), *texts, *parts, "\n".join(lines)]) + "\n"
 
 
 def _composites(net: Net) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final
 
 from tadnn.errors import RequestError
-from tadnn.kernels import Kernel
+from tadnn.kernels import OPAQUE, Kernel
 from tadnn.nets import Net
 from tadnn.runtimes import Runtime, lower_net
 
@@ -26,11 +26,15 @@ _NEAR: Final = 0.2
 
 
 def kernel_pool(nets: Iterable[Net], batch: int, dtype: str, runtime: Runtime) -> dict[Kernel, int]:
-    """Return every kernel that the nets launch, with the number of nets that do."""
+    """Return every kernel that the nets launch, with the number of nets that do.
+
+    Opaque kernels are left out: they say how much is done, not what, so there is nothing to
+    run that would take as long.
+    """
     pool: Counter[Kernel] = Counter()
     for net in nets:
         pool.update(set(lower_net(net, batch, dtype, runtime)))
-    return {kernel: pool[kernel] for kernel in sorted(pool, key=_by_key)}
+    return {k: pool[k] for k in sorted(pool, key=_by_key) if k.op != OPAQUE}
 
 
 def next_kernels(

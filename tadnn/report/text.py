@@ -96,5 +96,8 @@ def kernel_text(kernel: str) -> str:
             return f"max_pool {size}, /{d['stride']}{fused}"
         case "batch_norm" | "global_avg_pool":
             return f"{parsed.op} {d['c']}, {batch}{d['h']}×{d['w']}{fused}"
+        case "opaque":
+            flops = f", {count_text(parsed.flops)}FLOPs" if parsed.flops else ""
+            return f"not understood, {count_text(parsed.bytes_moved)}B moved{flops}"
         case _:
             return f"{parsed.op} {'×'.join(map(str, parsed.sizes))}{fused}"

@@ -106,7 +106,8 @@ class BreakdownView:
 
         ``latency_us`` and ``std_us`` of its kernels are those of one launch. Errors of equal
         launches are the same error, so they add up without cancelling. What the total has
-        beyond its kernels is a share of its own.
+        beyond its kernels is a share of its own. Operators that were not understood are
+        named in the subtitle.
         """
         shares = [
             ShareView(
@@ -123,6 +124,9 @@ class BreakdownView:
         if rest > 0.001 * total:
             shares.append(ShareView("between kernels", 1, rest, 0.0, is_kernel=False))
         shares.sort(key=lambda share: -share.latency_us)
+        opaque = ", ".join(f"{o['count']} × {o['op']}" for o in prediction["opaque"])
+        if opaque:
+            subtitle = "; ".join(filter(None, (subtitle, f"not understood: {opaque}")))
         return cls(title, subtitle, total, tuple(shares))
 
 

@@ -204,6 +204,20 @@ def _concat(kernel: Kernel, operands: _Operands) -> Run:
     return operands.calls(lambda *parts: torch.cat(parts, dim=1), halves)
 
 
+def _opaque(kernel: Kernel, operands: _Operands) -> Run:
+    """Return a matrix product with these FLOPs, and copies of what it reads and writes."""
+    n, flops, read, written = kernel.sizes
+    # n products of 1 x k and k x 1 values: arithmetic that is done as memory goes by.
+    half = max(1, flops // 2)
+
+    def call(x: Tensor, y: Tensor) -> Tensor:
+        if flops:
+            torch.mv(y.expand(n, half), y)
+        return x.sum(1, keepdim=True).expand(n, written).contiguous()
+
+    return operands.calls(call, [(n, read), (half,)])
+
+
 def _permute(kernel: Kernel, operands: _Operands) -> Run:
     # Handed out flat: four sizes would be taken for an image.
     def call(x: Tensor) -> Tensor:
@@ -235,8 +249,10 @@ _ELEMENTWISE: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "hard_sigmoid": F.hardsigmoid,
     "hard_swish": F.hardswish,
     "leaky_relu": F.leaky_relu,
+    "pointwise": torch.exp,
     "relu": F.relu,
     "relu6": F.relu6,
+    "scalar": functools.partial(torch.mul, other=0.5),
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
     "softmax": functools.partial(torch.softmax, dim=-1),
@@ -261,6 +277,7 @@ _CALLS: Final[dict[str, Callable[[Kernel, _Operands], Run]]] = {
     "max_pool2d": _max_pool2d,
     "mul": functools.partial(_binary, torch.mul),
     "mul_rows": _mul_rows,
+    "opaque": _opaque,
     "permute": _permute,
     "rms_norm": _rms_norm,
     "token_mean": _token_mean,

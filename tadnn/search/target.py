@@ -1,26 +1,34 @@
 """TARGETs: how a network is named on the command line.
 
 ``file.py:callable``, ``package.module:callable``, a Net or architecture JSON file,
-or ``STUDY#TRIAL``.
+or ``STUDY#TRIAL``. What a callable returns is a Net or any ``nn.Module``, which is traced;
+a module that stands there ready will do as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tadnn.errors import SpaceError, TadnnError, TargetError, UnknownName
+from tadnn.errors import SpaceError, TadnnError, TargetError, TraceError, UnknownName
 from tadnn.files import SEARCH_SPACES, read_json
-from tadnn.nets import Net, Shape
+from tadnn.nets import Net, Shape, Traced, trace
 from tadnn.search.load import load_spec
 from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, RESULT_ATTR, unpack_net
 from tadnn.search.spec import StudySpec
 from tadnn.search.storage import find_study
 from tadnn.search.trials import evaluated_trial
 from tadnn.spaces import Space, load_space
-from tadnn.user_code import import_user_code
+from tadnn.user_code import import_user_code, is_module
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MODULE_INPUT: Final[Shape] = (3, 224, 224)
+"""The input that a module is traced at where none is given: it doesn't say its own."""
 
 _FORMS = (
     "a TARGET is file.py:callable, package.module:callable, a JSON file with a Net or an "
@@ -30,12 +38,21 @@ _FORMS = (
 
 @dataclass(frozen=True)
 class Target:
-    """A network that was asked for, and where it came from."""
+    """A network that was asked for, and where it came from.
+
+    Attributes:
+        name: for people.
+        net: the network.
+        space: the space it is a point of, if any.
+        arch: which point.
+        traced: the network with the weights of the module that it was read from, if any.
+    """
 
     name: str
     net: Net
     space: str | None = None
     arch: Mapping[str, Any] | None = None
+    traced: Traced | None = None
 
 
 def resolve_target(text: str, input_shape: Shape | None = None, phase: str | None = None) -> Target:
@@ -45,11 +62,13 @@ def resolve_target(text: str, input_shape: Shape | None = None, phase: str | Non
 
     Args:
         text: the TARGET.
-        input_shape: (C, H, W) to build for; the network's own when None.
+        input_shape: (C, H, W) to build for; the network's own when None, a module's is
+            :data:`MODULE_INPUT` then.
         phase: of an architecture, which of its space's phases; the network itself when None.
 
     Raises:
         TargetError: it names no network.
+        TraceError: it names a module that cannot be read.
         RequestError: what it names is missing or damaged.
     """
     if "#" in text:
@@ -60,12 +79,12 @@ def resolve_target(text: str, input_shape: Shape | None = None, phase: str | Non
     elif phase is not None:
         raise TargetError(f"only an architecture has phases; got {text!r} and phase {phase!r}")
     elif ":" in text:
-        target = _from_callable(*text.rsplit(":", 1))
+        target = _from_callable(text, input_shape)
     else:
         raise TargetError(f"{_FORMS}; got {text!r}")
     if phase is None and input_shape is not None and target.net.input_shape != input_shape:
         net = Net.checked(input_shape, target.net.blocks)
-        target = Target(target.name, net, target.space, target.arch)
+        target = replace(target, net=net)
     return target
 
 
@@ -147,19 +166,47 @@ def _space_of(path: Path, name: Any, arch: Mapping[str, Any]) -> Space:
     return best
 
 
-def _from_callable(where: str, name: str) -> Target:
+def _from_callable(text: str, input_shape: Shape | None) -> Target:
+    where, name = text.rsplit(":", 1)
     module = import_user_code(where, TargetError)
-    made = getattr(module, name, None)
-    if not callable(made):
+    found = getattr(module, name, None)
+    if not callable(found):  # which a module is too
         callables = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UnknownName(f"callable of {where}", name, callables)
+    made = found if is_module(found) else _called(found, text)
+    if is_module(made):
+        return _from_module(made, text, input_shape)
+    if not isinstance(made, Net):
+        raise TargetError(
+            f"{text}() returns a tadnn Net or a torch nn.Module; got {type(made).__name__}"
+        )
+    made.chain()
+    return Target(name, made)
+
+
+def _called(make: Callable[..., Any], text: str) -> Any:
     try:
-        net = made()
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise TargetError(
+            f"what a TARGET names is called without arguments; {text}: {error}. Write a function "
+            f"without any that returns the network, and name that"
+        ) from None
+    except ValueError:
+        pass  # built in: it doesn't say what it takes
+    try:
+        return make()
     except TadnnError:
         raise
     except (Exception, SystemExit) as error:  # anything may come out of a user's code
-        raise TargetError(f"{where}:{name}() raised {type(error).__name__}: {error}") from error
-    if not isinstance(net, Net):
-        raise TargetError(f"{where}:{name}() returns a tadnn Net; got {type(net).__name__}")
-    net.chain()
-    return Target(name, net)
+        raise TargetError(f"{text}() raised {type(error).__name__}: {error}") from error
+
+
+def _from_module(module: nn.Module, text: str, input_shape: Shape | None) -> Target:
+    shape = MODULE_INPUT if input_shape is None else input_shape
+    try:
+        traced = trace(module, shape)
+    except TraceError as error:
+        at = ",".join(map(str, shape))
+        raise TraceError(f"{text} with the input {at} (--input): {error}") from error
+    return Target(text.rsplit(":", 1)[1], traced.net, traced=traced)

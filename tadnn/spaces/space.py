@@ -6,7 +6,7 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,13 @@ from tadnn.nets import Net, Shape
 from tadnn.spaces.choices import Choice, Value
 from tadnn.spaces.conditions import check_choices, is_active, reachable
 from tadnn.spaces.counting import count_points
+from tadnn.spaces.reading import Reading
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Arch = dict[str, Any]
-Build = Callable[[Arch, Shape, int], Net]
+Build = Callable[[Arch, Shape, int], "Net | nn.Module"]
 
 _PHASE_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -29,7 +33,7 @@ class Space:
     Args:
         name: the space's name.
         choices: by name; parents stand before the choices that depend on them.
-        build: ``(arch, input_shape, classes) -> Net``.
+        build: ``(arch, input_shape, classes) -> Net``; an ``nn.Module`` is traced.
         default_input: (C, H, W) used where none is given.
         default_classes: outputs used where none are given.
         source_hash: what identifies the code behind ``build``.
@@ -54,8 +58,13 @@ class Space:
         self.name, self.choices = name, dict(choices)
         self.default_input, self.default_classes = _shape(default_input), default_classes
         self.source_hash = source_hash
-        self._builds: dict[str | None, Build] = {None: build}
-        self._builds.update(_checked(name, phases or {}))
+        # A narrowed space remembers what was read for the whole one.
+        builds: dict[str | None, Build] = {None: build}
+        builds.update(_checked(name, phases or {}))
+        self._builds = {
+            phase: made if isinstance(made, Reading) else Reading(name, made)
+            for phase, made in builds.items()
+        }
         check_choices(name, self.choices)
         if type(default_classes) is not int or default_classes < 1:
             raise SpaceError(f"default_classes is a positive whole number; got {default_classes!r}")
@@ -144,6 +153,9 @@ class Space:
     ) -> Net:
         """Return the network of an architecture.
 
+        Where the space builds modules, the network is read from one; weights that the
+        module came with are left behind.
+
         Args:
             arch: a point of the space.
             input_shape: (C, H, W); the space's default when None.
@@ -155,6 +167,7 @@ class Space:
             ArchitectureError: ``arch`` isn't a point of the space.
             ShapeError: shapes don't fit; the layer is named.
             SpaceError: the space's own code raised.
+            TraceError: the module that it built cannot be read.
         """
         build = self._builds.get(phase)
         if build is None:
@@ -174,7 +187,7 @@ class Space:
             ) from error
         if not isinstance(net, Net):
             raise SpaceError(
-                f"{_called(phase)} of space {self.name} returns a tadnn Net; "
+                f"{_called(phase)} of space {self.name} returns a tadnn Net or a torch nn.Module; "
                 f"got {type(net).__name__}"
             )
         return net

@@ -33,7 +33,10 @@ class TorchModule:
 
 @dataclass(frozen=True)
 class TorchFunction:
-    """A layer's ``torch`` function with the arguments after its tensors: it has no state."""
+    """A layer's function with the arguments after its tensors: it has no state.
+
+    ``name`` is looked up in ``torch`` and may be dotted, such as ``nn.functional.elu``.
+    """
 
     name: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)

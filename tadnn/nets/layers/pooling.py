@@ -199,3 +199,41 @@ class Upsample(Layer):
     def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
         """Return one upsample_nearest or upsample_bilinear."""
         return (Kernel(f"upsample_{self.mode}", (*shapes[0], self.scale), dtype),)
+
+
+@dataclass(frozen=True)
+class Resize(Layer):
+    """Images of another size, whatever it is; ``Upsample`` enlarges by a whole number.
+
+    Args:
+        out: the new height and width.
+        mode: how pixels are found or blended.
+        align_corners: whether the corners' pixels keep their place (blending modes).
+        antialias: whether what shrinks is smoothed first (blending modes).
+    """
+
+    out: int | tuple[int, int]
+    mode: str = "bilinear"
+    align_corners: bool = False
+    antialias: bool = False
+
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "mode": ("nearest", "nearest-exact", "bilinear", "bicubic")
+    }
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return (n, c, *out)."""
+        (shape,) = shapes
+        need_rank(shape, 4)
+        return (*shape[:2], *pair(self.out))
+
+    def torch(self, *shapes: Shape) -> TorchFunction:
+        """Return ``torch.nn.functional.interpolate``."""
+        kwargs: dict[str, Any] = {"size": pair(self.out), "mode": self.mode}
+        if self.mode in ("bilinear", "bicubic"):
+            kwargs |= {"align_corners": self.align_corners, "antialias": self.antialias}
+        return TorchFunction("nn.functional.interpolate", kwargs)
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one adaptive_avg_pool2d, which moves as much."""
+        return (Kernel("adaptive_avg_pool2d", (*shapes[0], *pair(self.out)), dtype),)

@@ -122,7 +122,7 @@ class Permute(Layer):
     """The dimensions in another order, memory too.
 
     Args:
-        dims: the input's dimension at every place; the batch's stays, so the first is 0.
+        dims: the input's dimension at every place; the batch's, 0, comes first as a rule.
     """
 
     dims: tuple[int, ...]
@@ -131,10 +131,9 @@ class Permute(Layer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dims[0] or sorted(self.dims) != list(range(len(self.dims))):
+        if sorted(self.dims) != list(range(len(self.dims))):
             raise ShapeError(
-                f"dims of Permute has each of 0 to {len(self.dims) - 1} once, 0 first; "
-                f"got {self.dims}"
+                f"dims of Permute has each of 0 to {len(self.dims) - 1} once; got {self.dims}"
             )
 
     def infer(self, *shapes: Shape) -> Shape:

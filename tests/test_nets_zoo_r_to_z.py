@@ -1,0 +1,11 @@
+"""Networks of timm read through torch.export, families r to z; see docs/modules.md."""
+
+from __future__ import annotations
+
+from zoo import Member
+from zoo_judge import cases, judge
+
+
+@cases("r", "z")
+def test_is_read(member: Member) -> None:
+    judge(member)
