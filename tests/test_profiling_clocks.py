@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tadnn.errors import RequestError, UnknownName
-from tadnn.hardware import detect_devices
+from tadnn.hardware import detect_devices, find_device
 from tadnn.kernels import Kernel
 from tadnn.nets import BlockBuilder, Conv2d, Net, ReLU, block
-from tadnn.profiling import CpuClock, CudaClock, FakeClock, NetRun, measure
-from tadnn.profiling.fake_clock import BASE_US, FAKE_DEVICE, GAP_US
+from tadnn.profiling import CpuClock, CudaClock, FakeClock, NetRun, measure, open_clock
+from tadnn.profiling.fake_clock import BASE_US, FAKE_DEVICE, GAP_US, LAUNCH_US
 from tadnn.runtimes import Setting, find_runtime, lower_net
 
 
@@ -69,8 +69,6 @@ def test_fake_noise_is_reproducible_and_as_large_as_asked() -> None:
 
 
 def test_the_fake_clock_takes_any_device() -> None:
-    from tadnn.hardware import find_device
-
     gpu = FakeClock(Setting(), find_device("v100"), noise=0.0)
     assert gpu.kernel_us(linear(64 * 81)) > gpu.kernel_us(linear(64 * 80)) + 1, "80 SMs"
     assert gpu.kernel_us(linear(64 * 80)) < gpu.kernel_us(linear(64 * 79)) + 1
@@ -128,12 +126,52 @@ def test_clocks_refuse_what_they_lack() -> None:
         CudaClock(Setting(), 99)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("flush", [False, True])
-def test_the_cuda_clock_measures_kernels_and_networks(flush: bool) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
-    clock = CudaClock(Setting(), flush=flush)
-    measured = measure(clock, [linear(64), NetRun(NET)], min_repeats=3, max_repeats=3)
-    assert all(m.latency_us > 0 for m in measured)
-    assert clock.environment()["cuda"]
+def test_the_fake_clock_pretends_to_be_any_device() -> None:
+    clock = open_clock("fake:a100-40gb", Setting(runtime="cuda-graph"))
+    assert clock.device.slug == "a100-40gb-fake", "what is computed never mixes with measurements"
+    assert (clock.device.units, clock.device.kind) == (108, "gpu")
+    assert open_clock("fake", Setting()).device is FAKE_DEVICE
+    with pytest.raises(UnknownName, match="a100"):
+        open_clock("fake:a100-40", Setting())
+
+
+def test_a_pretended_gpu_knows_tf32() -> None:
+    kernel = Kernel.of("linear", m=4096, n=4096, k=4096)
+    exact, rounded = (
+        FakeClock(Setting(math=math), find_device("a100"), noise=0.0).kernel_us(kernel)
+        for math in ("ieee", "tf32")
+    )
+    peaks = find_device("a100").peak_tflops
+    memory = LAUNCH_US + kernel.bytes_moved / (find_device("a100").bandwidth_gbps * 1e3)
+    ratio = (exact - memory) / (rounded - memory)
+    assert ratio == pytest.approx(peaks["tf32"] / peaks["fp32"])
+
+
+def test_kernels_alone_have_no_gaps() -> None:
+    clock = FakeClock(Setting(runtime="cuda-kernels"), find_device("v100"), noise=0.0)
+    kernels = lower_net(NET, 2, "fp32", find_runtime("cuda-kernels"))
+    alone = sum(clock.kernel_us(kernel) for kernel in kernels)
+    assert clock.true_us(NetRun(NET, 2)) == pytest.approx(alone)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (Setting(runtime="cuda-graph"), "cuda-graph runs on cuda devices; got 'cpu'"),
+        (Setting(runtime="cuda-kernels"), "cuda-kernels runs on cuda devices; got 'cpu'"),
+        (Setting(flush_l2=True), "CUDA devices only"),
+    ],
+)
+def test_what_a_cpu_cannot_run_is_refused(setting: Setting, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        open_clock("cpu", setting)
+
+
+def test_a_call_that_makes_several_runs_is_counted_as_such() -> None:
+    calls: list[None] = []
+    timed = CpuClock(Setting())._timed(lambda: calls.append(None), 32)
+    one = timed(1)
+    assert len(calls) == 1
+    assert one > 0
+    timed(33)
+    assert len(calls) == 3, "two calls make 64 runs, at least 33"

@@ -266,7 +266,7 @@ def test_a_prepared_kernel_computes_its_op(
     kernel: Kernel, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[object, ...]] = []
-    real = torch_calls._Operands.calls
+    real = torch_calls.Operands.calls
 
     def recording(self, call, shapes, *arguments):  # type: ignore[no-untyped-def]
         def recorded(*tensors):  # type: ignore[no-untyped-def]
@@ -275,7 +275,7 @@ def test_a_prepared_kernel_computes_its_op(
 
         return real(self, recorded, shapes, *arguments)
 
-    monkeypatch.setattr(torch_calls._Operands, "calls", recording)
+    monkeypatch.setattr(torch_calls.Operands, "calls", recording)
     setting = Setting(layout=layout)
     run = EAGER.prepare_kernel(kernel, setting)
     with EAGER.session(setting):
@@ -348,6 +348,17 @@ def test_a_session_fixes_threads_and_precision_and_restores_them() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
+def test_torchs_old_and_new_precision_agree_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where they don't, TorchInductor fails. No GPU is needed to set them.
+    monkeypatch.setattr(EAGER, "_check_device", lambda _: None)
+    before = torch.get_float32_matmul_precision()
+    for mode, old in (("tf32", "high"), ("ieee", "highest")):
+        with EAGER.session(Setting(math=mode), "cuda:0"):
+            assert torch.get_float32_matmul_precision() == old
+            assert torch.backends.cuda.matmul.fp32_precision == mode
+    assert torch.get_float32_matmul_precision() == before
+
+
 def test_what_a_cpu_cannot_do_is_refused() -> None:
     with pytest.raises(RequestError, match="tf32"), EAGER.session(Setting(math="tf32")):
         pass
@@ -387,7 +398,8 @@ def test_wrong_settings_are_refused(data: dict[str, object], words: str) -> None
 
 
 def test_runtimes_are_found_by_name() -> None:
-    assert RUNTIMES == {"torch-eager": EAGER}
+    assert RUNTIMES["torch-eager"] is EAGER
+    assert {name: runtime.name for name, runtime in RUNTIMES.items()} == {n: n for n in RUNTIMES}
     assert isinstance(EAGER, TorchEager)
     with pytest.raises(UnknownName, match="did you mean 'torch-eager'"):
         find_runtime("torch-eagre")

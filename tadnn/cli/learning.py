@@ -33,6 +33,11 @@ def profile(
     device: Device = "auto",
     runtime: Runtime = "torch-eager",
     dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "fp32",
+    math: Annotated[str, typer.Option(help="ieee, or tf32 on NVIDIA GPUs.")] = "ieee",
+    layout: Annotated[str, typer.Option(help="Of images: nchw, or nhwc (channels last).")] = "nchw",
+    flush_l2: Annotated[
+        bool, typer.Option("--flush-l2", help="Empty a GPU's L2 cache before every run.")
+    ] = False,
     threads: Threads = None,
     batch: Batch = 1,
     input: Input = None,
@@ -59,7 +64,8 @@ def profile(
         raise RequestError(f"profile takes either --space NAME or --net TARGET; got {got}")
     find_runtime(runtime)
     shape = input_shape(input)
-    setting = Setting(runtime=runtime, dtype=dtype, threads=threads or physical_cores())
+    cores = threads or physical_cores()
+    setting = Setting(runtime, dtype, math, layout, cores, flush_l2)
     clock = open_clock(device, setting)
     nets = [resolve_target(target, shape).net for target in net or ()]
     for entry in space or ():

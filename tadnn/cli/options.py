@@ -19,7 +19,9 @@ Input = Annotated[
 ]
 Device = Annotated[
     str,
-    typer.Option(help="auto (first GPU, else CPU), cpu, cuda:N, or fake (no real device)."),
+    typer.Option(
+        help="auto (first GPU, else CPU), cpu, cuda:N, or fake, fake:SLUG (no real device)."
+    ),
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Measure again what was measured: the machine was busy.")

@@ -68,4 +68,27 @@ OPS: Final[dict[str, Op]] = {
 }
 
 # What a fused epilogue reads beside the kernel's own output: elements per output element.
-EPILOGUES: Final[dict[str, int]] = {"bias": 0, "relu": 0, "batch_norm": 0, "add": 1}
+EPILOGUES: Final[dict[str, int]] = {
+    "bias": 0,
+    "relu": 0,
+    "batch_norm": 0,
+    "add": 1,
+    "relu6": 0,
+    "leaky_relu": 0,
+    "sigmoid": 0,
+    "hard_sigmoid": 0,
+    "hard_swish": 0,
+    "tanh": 0,
+    "gelu": 0,
+    "gelu_tanh": 0,
+    "silu": 0,
+    "mul": 1,
+    "mul_rows": 0,
+    "add_cols": 0,
+    "softmax": 0,
+    "layer_norm": 0,
+    "rms_norm": 0,
+    "group_norm": 0,
+    "global_avg_pool": 0,
+    "token_mean": 0,
+}

@@ -40,7 +40,8 @@ class FakeClock(Clock):
     """Computes time from wave arithmetic and multiplies reproducible noise.
 
     A kernel takes a launch, its waves of tiles (vector blocks on a CPU) and its
-    memory traffic; a network its kernels, a gap for each and a base. The noise
+    memory traffic; a network its kernels, a gap for each and a base, where its runtime
+    has gaps. The noise
     of a sample depends on the seed, the subject and how many samples it gave
     since it was prepared.
 
@@ -75,7 +76,8 @@ class FakeClock(Clock):
             return self.kernel_us(subject)
         runtime = find_runtime(self.setting.runtime)
         kernels = lower_net(subject.net, subject.batch, self.setting.dtype, runtime)
-        return BASE_US + sum(self.kernel_us(kernel) + GAP_US for kernel in kernels)
+        base, gap = (BASE_US, GAP_US) if runtime.launch_gaps else (0.0, 0.0)
+        return base + sum(self.kernel_us(kernel) + gap for kernel in kernels)
 
     def prepare(self, subject: Subject) -> Timed:
         """Return the subject's samples."""
@@ -110,6 +112,8 @@ class FakeClock(Clock):
         if device.kind == "cpu":
             slots = min(slots, self.setting.threads)
         waves = wave_count(batch * block_count(m, n, _TILE_M, lanes), slots)
-        peak = device.peak_tflops.get(kernel.dtype, device.peak_tflops["fp32"])
+        tf32 = self.setting.math == "tf32" and kernel.dtype == "fp32"
+        peaks, dtype = device.peak_tflops, "tf32" if tf32 else kernel.dtype
+        peak = peaks.get(dtype, peaks["fp32"])
         flops_per_us = peak * 1e6 / device.units  # of one slot
         return waves * 2 * _TILE_M * lanes * k / flops_per_us

@@ -1,11 +1,9 @@
-"""Clocks for runtimes that run in this process: CPU timers and CUDA events."""
+"""Clocks for runtimes that run in this process: what they share, and the CPU's timer."""
 
 from __future__ import annotations
 
 import gc
 import itertools
-import shutil
-import subprocess
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -13,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tadnn import files
-from tadnn.errors import UnknownName
 from tadnn.hardware import DeviceSpec, detect_devices
 from tadnn.kernels import Kernel
 from tadnn.profiling.clock import Clock, Timed
@@ -21,11 +18,10 @@ from tadnn.profiling.subject import Subject
 from tadnn.runtimes import Run, Setting, find_runtime
 
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-_FLUSH_BYTES = 512 << 20  # several times the largest second-level cache of today's GPUs
 
 
 class TorchClock(Clock):
-    """What both clocks share: a runtime of ours makes the subject runnable."""
+    """What the CPU's and the GPUs' clocks share: a runtime of ours makes the subject runnable."""
 
     def __init__(self, device: DeviceSpec, setting: Setting, torch_device: str) -> None:
         super().__init__(device, setting)
@@ -33,18 +29,17 @@ class TorchClock(Clock):
         self._runtime = find_runtime(setting.runtime)
 
     @abstractmethod
-    def _timed(self, run: Run) -> Timed:
-        """Return a callable that times a loop of runs."""
+    def _timed(self, run: Run, runs: int) -> Timed:
+        """Return a callable that times a loop; one call of ``run`` makes ``runs`` runs."""
 
     def prepare(self, subject: Subject) -> Timed:
         """Make a kernel or network ready to run."""
         if isinstance(subject, Kernel):
-            return self._timed(
-                self._runtime.prepare_kernel(subject, self.setting, self.torch_device)
-            )
+            run = self._runtime.prepare_kernel(subject, self.setting, self.torch_device)
+            return self._timed(run, self._runtime.kernel_runs(self.setting))
         gc.collect()  # the session keeps it off, and modules may hold cycles
         run = self._runtime.prepare_net(subject.net, subject.batch, self.setting, self.torch_device)
-        timed = self._timed(run)
+        timed = self._timed(run, 1)
 
         # A network is used many times in a row: one unmeasured run brings its weights back
         # after those of the other candidates.
@@ -92,94 +87,13 @@ class CpuClock(TorchClock):
     def __init__(self, setting: Setting) -> None:
         super().__init__(detect_devices()["cpu"], setting, "cpu")
 
-    def _timed(self, run: Run) -> Timed:
+    def _timed(self, run: Run, runs: int) -> Timed:
         def timed(inner: int) -> float:
-            loop = itertools.repeat(None, inner)
+            calls = -(-inner // runs)
+            loop = itertools.repeat(None, calls)
             start = time.perf_counter_ns()
             for _ in loop:
                 run()
-            return (time.perf_counter_ns() - start) / (1000 * inner)
+            return (time.perf_counter_ns() - start) / (1000 * calls * runs)
 
         return timed
-
-
-class CudaClock(TorchClock):
-    """CUDA events around a loop of launches on the current stream.
-
-    Where the device is quicker than Python launches, it waits, and so do these
-    figures: that is what eager execution costs.
-
-    Args:
-        setting: how to run.
-        index: which of torch's CUDA devices.
-        flush: whether to evict the second-level cache before every run.
-
-    Raises:
-        UnknownName: this machine has no such device.
-    """
-
-    min_sample_us = 500.0  # events resolve about half a microsecond
-
-    def __init__(self, setting: Setting, index: int = 0, *, flush: bool = False) -> None:
-        name = f"cuda:{index}"
-        found = detect_devices()
-        if name not in found:
-            raise UnknownName("device", name, found)
-        super().__init__(found[name], setting, name)
-        self._index, self._flush = index, flush
-
-    def _timed(self, run: Run) -> Timed:
-        import torch
-
-        stream = torch.cuda.current_stream(self._index)
-        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        scratch = (
-            torch.empty(_FLUSH_BYTES, dtype=torch.int8, device=self.torch_device)
-            if self._flush
-            else None
-        )
-
-        def loop(inner: int) -> float:
-            start.record(stream)
-            for _ in itertools.repeat(None, inner):
-                run()
-            end.record(stream)
-            end.synchronize()
-            return float(start.elapsed_time(end)) * 1000  # milliseconds
-
-        def timed(inner: int) -> float:
-            with torch.cuda.device(self._index):
-                stream.synchronize()
-                if scratch is None:
-                    return loop(inner) / inner
-                total = 0.0
-                for _ in range(inner):
-                    scratch.zero_()
-                    total += loop(1)
-                return total / inner
-
-        return timed
-
-    def environment(self) -> dict[str, str]:
-        """Return versions, the device, its driver and clocks where nvidia-smi tells them."""
-        import torch
-
-        return {
-            **super().environment(),
-            "cuda": str(torch.version.cuda),
-            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
-            "l2_flush": str(self._flush),
-            **_nvidia_smi(self._index),
-        }
-
-
-def _nvidia_smi(index: int) -> dict[str, str]:
-    names = ("driver_version", "clocks.sm", "clocks.mem", "power.limit")
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return {}
-    command = [program, f"--query-gpu={','.join(names)}", "--format=csv,noheader", "-i", str(index)]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    values = [value.strip() for value in told.stdout.strip().split(",")]
-    return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}

@@ -6,10 +6,15 @@ from typing import Final
 
 from tadnn.errors import UnknownName
 from tadnn.runtimes.base import Run, Runtime, lower_net
+from tadnn.runtimes.cuda_graph import CudaGraph
+from tadnn.runtimes.cuda_kernels import CudaKernels
 from tadnn.runtimes.setting import Setting
+from tadnn.runtimes.torch_compile import TorchCompile
 from tadnn.runtimes.torch_eager import TorchEager
 
-RUNTIMES: Final[dict[str, Runtime]] = {runtime.name: runtime for runtime in (TorchEager(),)}
+RUNTIMES: Final[dict[str, Runtime]] = {
+    runtime.name: runtime for runtime in (TorchEager(), TorchCompile(), CudaGraph(), CudaKernels())
+}
 """Every runtime by name."""
 
 
@@ -26,9 +31,12 @@ def find_runtime(name: str) -> Runtime:
 
 __all__ = [
     "RUNTIMES",
+    "CudaGraph",
+    "CudaKernels",
     "Run",
     "Runtime",
     "Setting",
+    "TorchCompile",
     "TorchEager",
     "find_runtime",
     "lower_net",

@@ -34,6 +34,10 @@ class Runtime(ABC):
     """
 
     name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
+    """What it runs on."""
+    launch_gaps: ClassVar[bool] = True
+    """Whether a network takes time beside its kernels."""
 
     @abstractmethod
     def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
@@ -53,6 +57,10 @@ class Runtime(ABC):
             RequestError: the runtime never launches such a kernel, or has no such device.
         """
 
+    def kernel_runs(self, setting: Setting) -> int:
+        """Return how often one call of :meth:`prepare_kernel`'s callable runs the kernel."""
+        return 1
+
     @abstractmethod
     def prepare_net(self, net: Net, batch: int, setting: Setting, device: str = "cpu") -> Run:
         """Return a callable that runs the whole network on one batch.
@@ -68,6 +76,17 @@ class Runtime(ABC):
         Raises:
             RequestError: the device cannot do what the setting asks for.
         """
+
+    def require_kind(self, kind: str) -> None:
+        """Check that the runtime runs on a kind of device, ``"cpu"`` or ``"cuda"``.
+
+        Raises:
+            RequestError: it doesn't.
+        """
+        if kind not in self.kinds:
+            raise RequestError(
+                f"{self.name} runs on {' and '.join(self.kinds)} devices; got {kind!r}"
+            )
 
     def check(self, setting: Setting) -> None:
         """Check that a setting is one of this runtime's.

@@ -25,6 +25,7 @@ class Setting:
         math: ``"tf32"`` lets NVIDIA tensor cores round fp32 operands, ``"ieee"`` doesn't.
         layout: of images in memory; ``"nhwc"`` is torch's channels_last.
         threads: CPU threads of one operator.
+        flush_l2: whether a GPU's second-level cache is emptied before every run.
 
     Raises:
         RequestError: a value is not among the valid ones.
@@ -35,6 +36,7 @@ class Setting:
     math: str = "ieee"
     layout: str = "nchw"
     threads: int = 1
+    flush_l2: bool = False
 
     def __post_init__(self) -> None:
         # Settings are read from cards and databases, so annotations promise nothing here.
@@ -50,10 +52,19 @@ class Setting:
                 raise RequestError(f"unknown {name} {value!r}{hint} Valid: {', '.join(choices)}.")
         if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
             raise RequestError(f"threads is a whole number, at least 1; got {threads!r}")
+        flush_l2: object = self.flush_l2
+        if not isinstance(flush_l2, bool):
+            raise RequestError(f"flush_l2 is true or false; got {flush_l2!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the setting as JSON-able data."""
-        return asdict(self)
+        """Return the setting as JSON-able data; ``flush_l2`` only where it is on.
+
+        What was stored before that field existed stays valid that way.
+        """
+        data = asdict(self)
+        if not self.flush_l2:
+            del data["flush_l2"]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Setting:
@@ -74,7 +85,8 @@ class Setting:
     def label(self) -> str:
         """The setting in words, such as ``"torch-eager fp32 ieee nchw, 2 threads"``."""
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        return f"{self.runtime} {self.dtype} {self.math} {self.layout}, {threads}"
+        flushed = ", L2 flushed" if self.flush_l2 else ""
+        return f"{self.runtime} {self.dtype} {self.math} {self.layout}, {threads}{flushed}"
 
     def differences(self, other: Setting) -> list[str]:
         """Say where another setting differs, such as ``"threads 2, not 1"`` (self's first)."""

@@ -18,13 +18,20 @@ from tadnn.runtimes.base import Run
 
 TORCH_DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
-# What the inputs and weights of one kernel's calls span together. See `_Operands`.
+# What the inputs and weights of one kernel's calls span together. See `Operands`.
 _WORKING_SET_BYTES = 16 << 20
 _MOST_COPIES = 64
 
+Shapes = list[tuple[int, ...]]
 
-def aten_call(kernel: Kernel, device: str, *, channels_last: bool) -> Run:
+
+def aten_call(
+    kernel: Kernel, device: str, *, channels_last: bool, plain_weights: bool = False
+) -> Run:
     """Return a callable that makes the kernel's ATen call on seeded normal data.
+
+    With ``plain_weights`` only images are channels-last; a convolution's weights are in the
+    usual order, and every call reorders them.
 
     Raises:
         RequestError: eager torch never launches such a kernel.
@@ -34,10 +41,19 @@ def aten_call(kernel: Kernel, device: str, *, channels_last: bool) -> Run:
         what = f"the epilogue {'+'.join(unfused)}" if unfused else f"the op {kernel.op!r}"
         raise RequestError(f"eager torch has no single call with {what}; got {kernel.key}")
     with torch.inference_mode():
-        return _CALLS[kernel.op](kernel, _Operands(kernel, device, channels_last))
+        if plain_weights and kernel.op in ("conv2d", "conv_transpose2d"):
+            return _CALLS[kernel.op](kernel, _PlainWeights(kernel, device, channels_last))
+        return _CALLS[kernel.op](kernel, Operands(kernel, device, channels_last))
 
 
-class _Operands:
+def call_and_operands(kernel: Kernel, operands: Operands) -> tuple[Callable[..., Tensor], Shapes]:
+    """Return the call of a kernel without its epilogue, and the shapes of what it takes."""
+    asked = _Asked(kernel, operands.device, operands.channels_last)
+    _CALLS[kernel.op](kernel, asked)
+    return asked.call, asked.shapes
+
+
+class Operands:
     """Hands out the tensors of one kernel.
 
     In a network, a layer's weights were last read one whole pass ago, and its
@@ -55,6 +71,7 @@ class _Operands:
     """
 
     def __init__(self, kernel: Kernel, device: str, channels_last: bool) -> None:
+        self._kernel = kernel
         self.dtype, self.device, self.channels_last = (
             TORCH_DTYPES[kernel.dtype],
             device,
@@ -79,6 +96,11 @@ class _Operands:
         self, call: Callable[..., Tensor], shapes: Sequence[tuple[int, ...]], *arguments: object
     ) -> Run:
         """Return ``call(*tensors, *arguments)`` with tensors of these shapes, others each time."""
+        draw = itertools.cycle(self.tensors(shapes)).__next__
+        return lambda: call(*draw(), *arguments)
+
+    def tensors(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[Tensor, ...]]:
+        """Return one or more operands, each of tensors of these shapes."""
         sizes = [_aligned(math.prod(shape)) for shape in shapes]
         item = torch.finfo(self.dtype).bits // 8
         whole = max(_WORKING_SET_BYTES // item, sum(sizes))
@@ -90,14 +112,51 @@ class _Operands:
                 tensors.append(self._view(pool[offset : offset + math.prod(shape)], shape))
                 offset += size
             operands.append(tuple(tensors))
-        draw = itertools.cycle(operands).__next__
-        return lambda: call(*draw(), *arguments)
+        return operands
 
     def _view(self, flat: Tensor, shape: tuple[int, ...]) -> Tensor:
         if self.channels_last and len(shape) == 4:
             n, c, h, w = shape
             return flat.view(n, h, w, c).permute(0, 3, 1, 2)
         return flat.view(shape)
+
+
+class _PlainWeights(Operands):
+    """Images channels-last, weights as a module has them."""
+
+    def calls(
+        self, call: Callable[..., Tensor], shapes: Sequence[tuple[int, ...]], *arguments: object
+    ) -> Run:
+        """Return the call with its second tensor reordered first."""
+
+        def reordered(x: Tensor, weight: Tensor) -> Tensor:
+            ordered = weight.contiguous(memory_format=torch.channels_last)
+            return call(x, ordered, *arguments)
+
+        return super().calls(reordered, shapes)
+
+    def _view(self, flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+        # The images come first; a weight of the same shape needs no reordering anyway.
+        return super()._view(flat, shape) if self._images(shape) else flat.view(shape)
+
+    def _images(self, shape: tuple[int, ...]) -> bool:
+        return shape == self._kernel.sizes[:4]
+
+
+class _Asked(Operands):
+    """Only notes what would be called on what."""
+
+    call: Callable[..., Tensor]
+    shapes: Shapes
+
+    def calls(
+        self, call: Callable[..., Tensor], shapes: Sequence[tuple[int, ...]], *arguments: object
+    ) -> Run:
+        """Keep call and shapes."""
+        count = len(shapes)
+        self.call = lambda *tensors: call(*tensors[:count], *arguments)
+        self.shapes = list(shapes)
+        return lambda: None
 
 
 @functools.lru_cache(maxsize=4)
@@ -112,7 +171,7 @@ def _aligned(size: int) -> int:
     return -(-size // 64) * 64  # views start on cache lines, as allocations do
 
 
-def _conv2d(kernel: Kernel, operands: _Operands) -> Run:
+def _conv2d(kernel: Kernel, operands: Operands) -> Run:
     d = kernel.dims
     shapes = (d["n"], d["c"], d["h"], d["w"]), (d["k"], d["c"] // d["groups"], d["r"], d["s"])
     bias = operands.fixed(d["k"]) if operands.bias else None
@@ -120,42 +179,42 @@ def _conv2d(kernel: Kernel, operands: _Operands) -> Run:
     return operands.calls(F.conv2d, shapes, bias, *steps, d["groups"])
 
 
-def _conv_transpose2d(kernel: Kernel, operands: _Operands) -> Run:
+def _conv_transpose2d(kernel: Kernel, operands: Operands) -> Run:
     n, c, h, w, k, r, s, stride, pad, out_pad, groups = kernel.sizes
     bias = operands.fixed(k) if operands.bias else None
     shapes = (n, c, h, w), (c, k // groups, r, s)
     return operands.calls(F.conv_transpose2d, shapes, bias, stride, pad, out_pad, groups)
 
 
-def _linear(kernel: Kernel, operands: _Operands) -> Run:
+def _linear(kernel: Kernel, operands: Operands) -> Run:
     m, n, k = kernel.sizes
     bias = operands.fixed(n) if operands.bias else None
     return operands.calls(F.linear, [(m, k), (n, k)], bias)
 
 
-def _bmm(kernel: Kernel, operands: _Operands) -> Run:
+def _bmm(kernel: Kernel, operands: Operands) -> Run:
     b, m, n, k = kernel.sizes
     return operands.calls(torch.bmm, [(b, m, k), (b, k, n)])
 
 
-def _batch_norm(kernel: Kernel, operands: _Operands) -> Run:
+def _batch_norm(kernel: Kernel, operands: Operands) -> Run:
     mean, variance, weight, bias = (operands.fixed(kernel.dim("c")) for _ in range(4))
     return operands.calls(F.batch_norm, [kernel.sizes], mean, variance, weight, bias)
 
 
-def _group_norm(kernel: Kernel, operands: _Operands) -> Run:
+def _group_norm(kernel: Kernel, operands: Operands) -> Run:
     *shape, groups = kernel.sizes
     weight, bias = (operands.fixed(kernel.dim("c")) for _ in range(2))
     return operands.calls(F.group_norm, [tuple(shape)], groups, weight, bias)
 
 
-def _max_pool2d(kernel: Kernel, operands: _Operands) -> Run:
+def _max_pool2d(kernel: Kernel, operands: Operands) -> Run:
     stride, pad, ceil = _both(kernel, "stride"), _both(kernel, "pad"), bool(kernel.dim("ceil"))
     call = functools.partial(F.max_pool2d, ceil_mode=ceil)
     return operands.calls(call, [kernel.sizes[:4]], kernel.sizes[4:6], stride, pad)
 
 
-def _avg_pool2d(kernel: Kernel, operands: _Operands) -> Run:
+def _avg_pool2d(kernel: Kernel, operands: Operands) -> Run:
     stride, pad, ceil = _both(kernel, "stride"), _both(kernel, "pad"), bool(kernel.dim("ceil"))
     return operands.calls(F.avg_pool2d, [kernel.sizes[:4]], kernel.sizes[4:6], stride, pad, ceil)
 
@@ -164,47 +223,47 @@ def _both(kernel: Kernel, name: str) -> tuple[int, int]:
     return kernel.dim(name), kernel.dim(f"{name}_w")
 
 
-def _global_avg_pool(kernel: Kernel, operands: _Operands) -> Run:
+def _global_avg_pool(kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(F.adaptive_avg_pool2d, [kernel.sizes], 1)
 
 
-def _adaptive_avg_pool2d(kernel: Kernel, operands: _Operands) -> Run:
+def _adaptive_avg_pool2d(kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(F.adaptive_avg_pool2d, [kernel.sizes[:4]], kernel.sizes[4:])
 
 
-def _token_mean(kernel: Kernel, operands: _Operands) -> Run:
+def _token_mean(kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(torch.mean, [kernel.sizes], 1)
 
 
-def _upsample(kernel: Kernel, operands: _Operands) -> Run:
+def _upsample(kernel: Kernel, operands: Operands) -> Run:
     mode = kernel.op.removeprefix("upsample_")
     *shape, scale = kernel.sizes
     return operands.calls(F.interpolate, [tuple(shape)], None, float(scale), mode)
 
 
-def _elementwise(call: Callable[[Tensor], Tensor], kernel: Kernel, operands: _Operands) -> Run:
+def _elementwise(call: Callable[[Tensor], Tensor], kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(call, [kernel.sizes])
 
 
-def _binary(call: Callable[..., Tensor], kernel: Kernel, operands: _Operands) -> Run:
+def _binary(call: Callable[..., Tensor], kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(call, [kernel.sizes, kernel.sizes])
 
 
-def _add_cols(kernel: Kernel, operands: _Operands) -> Run:
+def _add_cols(kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(torch.add, [kernel.sizes, (1, kernel.dim("cols"))])
 
 
-def _mul_rows(kernel: Kernel, operands: _Operands) -> Run:
+def _mul_rows(kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(torch.mul, [kernel.sizes, (kernel.dim("rows"), 1)])
 
 
-def _concat(kernel: Kernel, operands: _Operands) -> Run:
+def _concat(kernel: Kernel, operands: Operands) -> Run:
     rows, cols = kernel.sizes
     halves = [(rows, part) for part in (cols - cols // 2, cols // 2) if part]
     return operands.calls(lambda *parts: torch.cat(parts, dim=1), halves)
 
 
-def _opaque(kernel: Kernel, operands: _Operands) -> Run:
+def _opaque(kernel: Kernel, operands: Operands) -> Run:
     """Return a matrix product with these FLOPs, and copies of what it reads and writes."""
     n, flops, read, written = kernel.sizes
     # n products of 1 x k and k x 1 values: arithmetic that is done as memory goes by.
@@ -218,7 +277,7 @@ def _opaque(kernel: Kernel, operands: _Operands) -> Run:
     return operands.calls(call, [(n, read), (half,)])
 
 
-def _permute(kernel: Kernel, operands: _Operands) -> Run:
+def _permute(kernel: Kernel, operands: Operands) -> Run:
     # Handed out flat: four sizes would be taken for an image.
     def call(x: Tensor) -> Tensor:
         return x.view(kernel.sizes).transpose(1, 2).contiguous()
@@ -226,24 +285,24 @@ def _permute(kernel: Kernel, operands: _Operands) -> Run:
     return operands.calls(call, [(math.prod(kernel.sizes),)])
 
 
-def _embedding(kernel: Kernel, operands: _Operands) -> Run:
+def _embedding(kernel: Kernel, operands: Operands) -> Run:
     rows, cols, count = kernel.sizes
     indices = operands.indices(rows, count)
     return operands.calls(lambda table: F.embedding(indices, table), [(count, cols)])
 
 
-def _layer_norm(kernel: Kernel, operands: _Operands) -> Run:
+def _layer_norm(kernel: Kernel, operands: Operands) -> Run:
     columns = kernel.dim("cols")
     weight, bias = operands.fixed(columns), operands.fixed(columns)
     return operands.calls(F.layer_norm, [kernel.sizes], (columns,), weight, bias)
 
 
-def _rms_norm(kernel: Kernel, operands: _Operands) -> Run:
+def _rms_norm(kernel: Kernel, operands: Operands) -> Run:
     columns = kernel.dim("cols")
     return operands.calls(F.rms_norm, [kernel.sizes], (columns,), operands.fixed(columns))
 
 
-_ELEMENTWISE: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+ELEMENTWISE: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
     "hard_sigmoid": F.hardsigmoid,
@@ -259,7 +318,7 @@ _ELEMENTWISE: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "tanh": torch.tanh,
 }
 
-_CALLS: Final[dict[str, Callable[[Kernel, _Operands], Run]]] = {
+_CALLS: Final[dict[str, Callable[[Kernel, Operands], Run]]] = {
     "adaptive_avg_pool2d": _adaptive_avg_pool2d,
     "add": functools.partial(_binary, torch.add),
     "add_cols": _add_cols,
@@ -283,5 +342,5 @@ _CALLS: Final[dict[str, Callable[[Kernel, _Operands], Run]]] = {
     "token_mean": _token_mean,
     "upsample_bilinear": _upsample,
     "upsample_nearest": _upsample,
-    **{op: functools.partial(_elementwise, call) for op, call in _ELEMENTWISE.items()},
+    **{op: functools.partial(_elementwise, call) for op, call in ELEMENTWISE.items()},
 }

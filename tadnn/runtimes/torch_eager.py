@@ -3,119 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
-from tadnn.nets import Block, Layer, Net, Shape, block_facts
-from tadnn.runtimes.base import Run, Runtime
+from tadnn.nets import Net
+from tadnn.runtimes.base import Run
 from tadnn.runtimes.setting import Setting
-
-if TYPE_CHECKING:
-    from torch import nn
+from tadnn.runtimes.torch_base import TorchRuntime
 
 
-class TorchEager(Runtime):
+class TorchEager(TorchRuntime):
     """``module(x)`` under ``torch.inference_mode``, as people write it."""
 
     name: ClassVar[str] = "torch-eager"
 
-    def lower(self, block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
-        """Return each layer's raw kernels, one after the other."""
-        return _lower(block, shape, dtype)
-
     def prepare_kernel(self, kernel: Kernel, setting: Setting, device: str = "cpu") -> Run:
         """Return a callable of the ATen call that eager makes for the kernel."""
-        from tadnn.runtimes.torch_calls import aten_call
-
-        self.check(setting)
-        if kernel.dtype != setting.dtype:
-            raise RequestError(f"the setting's dtype is {setting.dtype}; got {kernel.key}")
-        _check_device(device)
-        return aten_call(kernel, device, channels_last=setting.layout == "nhwc")
+        return self._aten_call(kernel, setting, device)
 
     def prepare_net(self, net: Net, batch: int, setting: Setting, device: str = "cpu") -> Run:
         """Return a callable of the whole module on one random batch."""
-        import torch
-
-        from tadnn.runtimes.torch_calls import TORCH_DTYPES
-
-        self.check(setting)
-        _check_device(device)
-        layout = torch.channels_last if setting.layout == "nhwc" else torch.contiguous_format
-        dtype = TORCH_DTYPES[setting.dtype]
-        module = net.to_module(seed=0).eval().requires_grad_(False)
-        _keep_activations_normal(module)
-        module.to(device, dtype)
-        x = net.example(batch).to(device)
-        if x.is_floating_point():
-            x = x.to(dtype)
-        if x.dim() == 4:
-            module.to(memory_format=layout)  # type: ignore[call-overload]
-            x = x.contiguous(memory_format=layout)
+        module, x = self._module(net, batch, setting, device)
         return functools.partial(module, x)
-
-    @contextmanager
-    def session(self, setting: Setting, device: str = "cpu") -> Iterator[None]:
-        """Fix torch's threads and float32 precision; inference mode is on inside."""
-        import torch
-
-        self.check(setting)
-        _check_device(device)
-        if setting.math == "tf32" and device == "cpu":
-            raise RequestError("math 'tf32' needs an NVIDIA GPU; got device 'cpu'. Valid: ieee.")
-        backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)  # type: ignore[attr-defined]
-        threads = torch.get_num_threads()
-        precisions = [backend.fp32_precision for backend in backends]
-        try:
-            torch.set_num_threads(setting.threads)
-            for backend in backends:
-                backend.fp32_precision = setting.math
-            with torch.inference_mode():
-                yield
-        finally:
-            torch.set_num_threads(threads)
-            for backend, precision in zip(backends, precisions, strict=True):
-                backend.fp32_precision = precision
-
-
-@functools.lru_cache(maxsize=16384)
-def _lower(block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
-    facts = block_facts(block, shape)
-    return tuple(
-        kernel
-        for node, shapes in zip(block.nodes, facts.inputs, strict=True)
-        for kernel in _kernels(node.layer, dtype, shapes)
-    )
-
-
-# Blocks differ more than their layers do.
-@functools.lru_cache(maxsize=65536)
-def _kernels(layer: Layer, dtype: str, shapes: tuple[Shape, ...]) -> tuple[Kernel, ...]:
-    return layer.kernels(dtype, *shapes)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    kind, _, index = device.partition(":")
-    count = torch.cuda.device_count() if kind == "cuda" else 0
-    valid = ["cpu", *(f"cuda:{i}" for i in range(count))]
-    if device != "cpu" and not (kind == "cuda" and index.isdigit() and int(index) < count):
-        raise RequestError(f"torch-eager has no device {device!r}. Valid: {', '.join(valid)}.")
-
-
-def _keep_activations_normal(module: nn.Module) -> None:
-    """Give weights the variance that activations survive any depth with.
-
-    Torch's default shrinks them at every layer, and numbers that end up denormal
-    (early, in fp16) are slow on CPUs, which no trained network shows.
-    """
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.parameters():
-        if parameter.dim() > 1:
-            torch.nn.init.kaiming_normal_(parameter, nonlinearity="relu", generator=generator)

@@ -12,12 +12,11 @@ from tadnn.hardware import resolve_device
 from tadnn.latency import LatencyModel, error_summary, pairs_ordered
 from tadnn.nets import Net, load_weights, save_weights
 from tadnn.profiling import (
-    FAKE,
-    FAKE_DEVICE,
     Clock,
     Measurement,
     NetRun,
     Subject,
+    fake_device,
     measure,
     open_clock,
 )
@@ -102,7 +101,7 @@ def finalists_clock(spec: StudySpec, model: LatencyModel | None, device: str) ->
     """
     if spec.finalists is None or not spec.finalists.measure or model is None:
         return None
-    present = FAKE_DEVICE if device == FAKE else resolve_device(device)[1]
+    present = fake_device(device) or resolve_device(device)[1]
     return open_clock(device, model.setting) if present.slug == model.device.slug else None
 
 
