@@ -13,6 +13,7 @@ import numpy as np
 from tadnn.errors import SettingMismatch
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import DTYPE_BYTES, OPAQUE, Kernel
+from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.card import Card
 from tadnn.latency.memory import Memory
@@ -82,6 +83,8 @@ class LatencyModel:
         nets: how kernels add up.
         device: the device predicted for; one of the card's, or one never seen.
         hash: identifies card and numbers; empty until it is saved.
+        adjustments: corrections of single devices, applied in order; those of another device
+            stay without effect.
 
     Attributes:
         scorers: by batch size; see :func:`tadnn.latency.score`.
@@ -97,6 +100,7 @@ class LatencyModel:
         nets: NetCalibration,
         device: DeviceSpec,
         hash: str = "",
+        adjustments: Sequence[Adjustment] = (),
     ) -> None:
         kinds = {known.kind for known in card.devices}
         if device.kind not in kinds:
@@ -105,6 +109,8 @@ class LatencyModel:
                 f"got {device.slug}, a {device.kind}"
             )
         self.card, self.ops, self.nets, self.device, self.hash = card, dict(ops), nets, device, hash
+        self.adjustments = tuple(adjustments)
+        self._adjusting = [a for a in self.adjustments if a.device == device.slug]
         self.scorers: dict[int, BlockScorer] = {}
         self._remembered: Memory[Kernel, Known] = Memory(_MOST_REMEMBERED)
         self._means: Memory[Kernel, float] = Memory(_MOST_REMEMBERED)
@@ -127,7 +133,7 @@ class LatencyModel:
         Raises:
             SettingMismatch: it is of another kind than those of the fit.
         """
-        return LatencyModel(self.card, self.ops, self.nets, device, self.hash)
+        return LatencyModel(self.card, self.ops, self.nets, device, self.hash, self.adjustments)
 
     def predict(self, kernels: Sequence[Kernel]) -> KernelPredictions:
         """Predict kernels, [n] each.
@@ -138,7 +144,14 @@ class LatencyModel:
         n = len(kernels)
         latency, std, inside = np.empty(n), np.empty(n), np.empty(n, dtype=bool)
         for op, at, batch in self._batches(kernels):
-            latency[at], std[at], inside[at] = self._op(op).predict(batch)
+            us, std_us, within = self._op(op).predict(batch)
+            if self._adjusting:
+                sigma, known = std_us / us, self._op(op).holds(batch)
+                for adjustment in self._adjusting:
+                    us, sigma = adjustment.adjust(batch, us, sigma, known)
+                    within = within | (known & adjustment.measured(op))
+                std_us = us * sigma
+            latency[at], std[at], inside[at] = us, std_us, within
         return KernelPredictions(_rounded(latency), _rounded(std), inside)
 
     def predict_us(self, kernels: Sequence[Kernel]) -> np.ndarray:
@@ -149,7 +162,10 @@ class LatencyModel:
         """
         latency = np.empty(len(kernels))
         for op, at, batch in self._batches(kernels):
-            latency[at] = self._op(op).latency_us(batch)
+            us = self._op(op).latency_us(batch)
+            for adjustment in self._adjusting:
+                us = us * np.exp(adjustment.log_factor(batch, us))
+            latency[at] = us
         return _rounded(latency)
 
     def remember(self, kernels: Iterable[Kernel]) -> dict[Kernel, Known]:
@@ -166,7 +182,7 @@ class LatencyModel:
         Raises:
             ShapeError: shapes don't fit; the layer is named.
         """
-        counts = self._counts(net, batch)
+        counts = self.launched(net, batch)
         memory = self.remember(counts)
         waves, utilisation = self._occupancy(list(counts))
         shares = [
@@ -188,7 +204,7 @@ class LatencyModel:
 
     def cost(self, net: Net, batch: int) -> NetCost:
         """Return what a network's latency is made of before calibration."""
-        counts = self._counts(net, batch)
+        counts = self.launched(net, batch)
         return self._cost(net, counts, self.remember(counts))
 
     def require(self, setting: Setting, device: DeviceSpec | None, valid: Iterable[str]) -> None:
@@ -223,7 +239,8 @@ class LatencyModel:
         # What was measured for one unknown operator says nothing about another.
         return _UNPROFILED if op == OPAQUE else self.ops.get(op, _UNPROFILED)
 
-    def _counts(self, net: Net, batch: int) -> Counter[Kernel]:
+    def launched(self, net: Net, batch: int) -> Counter[Kernel]:
+        """Return a network's kernels in the model's runtime, and how often each is launched."""
         runtime = find_runtime(self.setting.runtime)
         return Counter(lower_net(net, batch, self.setting.dtype, runtime))
 
