@@ -314,7 +314,7 @@ class _Session(TableAdapter):
         limit = max(_NEGLIGIBLE_US, float(np.quantile(roofline, 0.01)))
         small = wall_us[roofline <= limit]
         low, quarter = np.quantile(small, [0.05, 0.25])
-        return float(quarter), float(quarter - low)
+        return float(quarter), float(max(quarter - low, 0.01 * quarter))
 
 
 class CdeConv(_Session):

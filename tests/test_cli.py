@@ -31,7 +31,10 @@ COMMANDS = {
     "devices", "spaces", "profile", "fit", "evaluate", "latency", "search", "front", "plot",
     "export",
 }  # fmt: skip
-SUMMARY = ["n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"]
+SUMMARY = [
+    *("n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"),
+    "near_pairs",
+]
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,10 @@ from tadnn.profiling import FAKE_DEVICE, FakeClock, NetRun
 from tadnn.profiling.fake_clock import BASE_US, GAP_US
 from tadnn.runtimes import Setting, find_runtime, lower_net
 
-SUMMARY = {"n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"}
+SUMMARY = {
+    *("n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"),
+    "near_pairs",
+}
 
 
 @pytest.fixture(scope="module")

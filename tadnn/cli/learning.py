@@ -262,9 +262,7 @@ def _show_model(model: LatencyModel, json: bool) -> None:
             }
         )
         return
-    show_errors(
-        held_out, f"{model.card.name}: errors in percent, on shapes left out of the fit"
-    )
+    show_errors(held_out, f"{model.card.name}: errors in percent, on shapes left out of the fit")
     if model.nets.held_out:
         s = model.nets.held_out
         print(

@@ -2,12 +2,14 @@
 
 What a fit on other devices gets wrong on a new one is mostly a scale (clocks that throttle, a
 driver, another memory), partly a matter of the op, partly a trend in how large a kernel is and
-whether arithmetic or memory binds it. A Gaussian process over the log ratio of measured to
-predicted has just these parts (Rasmussen & Williams 2006, section 2.7: explicit basis functions
-with a prior): a device-wide factor, an offset per op that shrinks towards it, linear trends, and
-a smooth rest, which a handful of rows leaves at zero and more rows bring in. How large each part
-may be is set by the marginal likelihood under a prior; deviations are calibrated by the
-leave-one-out residuals, which have a closed form (section 5.4.2).
+whether arithmetic or memory binds it, and partly that it is more like one of the known devices
+than like another: what the model says of a kernel on each of them tells that. A Gaussian process
+over the log ratio of measured to predicted has just these parts (Rasmussen & Williams 2006,
+section 2.7: explicit basis functions with a prior): a device-wide factor, an offset per op that
+shrinks towards it, linear trends, weights of the known devices, and a smooth rest, which a
+handful of rows leaves at zero and more rows bring in. How large each part may be is set by the
+marginal likelihood under a prior; deviations are calibrated by the leave-one-out residuals,
+which have a closed form (section 5.4.2).
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from tadnn.hardware import DeviceSpec
 from tadnn.kernels import OPS
 from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.batch import KernelBatch
+from tadnn.latency.op_model import OpModel
 from tadnn.latency.quantization import peak_of
 
 _MOST_TO_TUNE: Final = 300
@@ -38,10 +42,14 @@ _PRIOR: Final = {
     "slope": math.log(0.1),
     "smooth": math.log(0.1),
     "length": math.log(1.0),
+    "peers": math.log(0.2),
+    "alike": math.log(0.1),
+    "reach": math.log(0.3),
     "noise": math.log(0.05),
 }
 _MOVES: Final = 1.0
 _FEATURES: Final = 8
+_PLAIN, _OF_PEERS = slice(1, 1 + _FEATURES), slice(1 + _FEATURES, None)
 
 
 @dataclass(frozen=True)
@@ -50,8 +58,10 @@ class Adaptation(Adjustment):
 
     Attributes:
         device: the device's slug.
+        peers: the devices that it is compared with.
         ops: of the rows, by number in ``x``'s first column.
-        x: per row the op's number and the features, [n, 1 + d].
+        x: per row the op's number, the features, and what is said of the peers,
+            [n, 1 + 8 + peers].
         y: log(measured / predicted), [n].
         scales: logarithms: the parts' standard deviations and the length; see ``_PRIOR``.
         stretch: what deviations are multiplied by to be honest.
@@ -61,6 +71,7 @@ class Adaptation(Adjustment):
     kind: ClassVar[str] = "adaptation"
 
     device: str
+    peers: tuple[DeviceSpec, ...]
     ops: tuple[str, ...]
     x: np.ndarray
     y: np.ndarray
@@ -76,12 +87,18 @@ class Adaptation(Adjustment):
 
     @classmethod
     def fit(
-        cls, device: str, ops: Sequence[str], x: np.ndarray, y: np.ndarray, seed: int
+        cls,
+        device: str,
+        peers: Sequence[DeviceSpec],
+        ops: Sequence[str],
+        x: np.ndarray,
+        y: np.ndarray,
+        seed: int,
     ) -> Adaptation:
         """Fit to rows as :class:`Adaptation` describes them; ``seed`` picks what tunes many."""
         pick = np.random.default_rng(seed).permutation(len(y))[:_MOST_TO_TUNE]
         scales = _tuned(x[pick], y[pick])
-        fitted = cls(device, tuple(ops), x, y, scales)
+        fitted = cls(device, tuple(peers), tuple(ops), x, y, scales)
         mean, deviation = fitted.left_out()
         z = np.abs(mean - y) / np.maximum(deviation, _FLOOR)
         stretch = (len(y) * float(np.quantile(z, 0.68)) + _SHRINK) / (len(y) + _SHRINK)
@@ -94,25 +111,33 @@ class Adaptation(Adjustment):
         mean = self.y - self._weights / diagonal  # type: ignore[attr-defined]
         return mean, self.stretch / np.sqrt(diagonal)
 
-    def log_factor(self, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
+    def log_factor(self, op: OpModel, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
         """Return the logarithm of the factor, [n]."""
-        cross = _cross(self._rows(batch, latency_us), self.x, self.scales)
+        cross = _cross(self._rows(op, batch, latency_us), self.x, self.scales)
         factor: np.ndarray = cross @ self._weights  # type: ignore[attr-defined]
         return factor
 
     def adjust(
-        self, batch: KernelBatch, latency_us: np.ndarray, sigma: np.ndarray, inside: np.ndarray
+        self,
+        op: OpModel,
+        batch: KernelBatch,
+        latency_us: np.ndarray,
+        sigma: np.ndarray,
+        inside: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return corrected microseconds and deviations; see the base class."""
         from scipy.linalg import solve_triangular
 
-        x = self._rows(batch, latency_us)
+        x = self._rows(op, batch, latency_us)
         cross = _cross(x, self.x, self.scales)
         mean = cross @ self._weights  # type: ignore[attr-defined]
         half = solve_triangular(self._factor, cross.T, lower=True)  # type: ignore[attr-defined]
         s = {name: math.exp(value) for name, value in self.scales.items()}
-        own = s["device"] ** 2 + s["op"] ** 2 + s["smooth"] ** 2 + s["noise"] ** 2
-        own = own + s["slope"] ** 2 * np.sum(x[:, 1:] ** 2, axis=1)
+        fixed = ("device", "op", "smooth", "alike", "noise")
+        own = sum(s[part] ** 2 for part in fixed) + (
+            s["slope"] ** 2 * np.sum(x[:, _PLAIN] ** 2, axis=1)
+            + s["peers"] ** 2 * np.sum(x[:, _OF_PEERS] ** 2, axis=1)
+        )
         deviation = np.sqrt(np.maximum(own - np.sum(half**2, axis=0), 0)) * self.stretch
         known = inside & self.measured(batch.op)
         deviation = np.maximum(deviation, np.where(known, _FLOOR, _OUTSIDE))
@@ -124,15 +149,18 @@ class Adaptation(Adjustment):
             return False
         return int(np.sum(self.x[:, 0] == self.ops.index(op))) >= _FEWEST_OF_OP
 
-    def _rows(self, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
+    def _rows(self, op: OpModel, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
         number = self.ops.index(batch.op) if batch.op in self.ops else -1
-        return np.column_stack([np.full(len(batch), number), features(batch, latency_us)])
+        return np.column_stack(
+            [np.full(len(batch), number), features(op, batch, latency_us, self.peers)]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the card shows."""
         return {
             "kind": self.kind,
             "device": self.device,
+            "peers": [spec.to_dict() for spec in self.peers],
             "ops": list(self.ops),
             "scales": {name: float(value) for name, value in self.scales.items()},
             "stretch": self.stretch,
@@ -151,10 +179,12 @@ class Adaptation(Adjustment):
             KeyError, TypeError, ValueError: something is missing or wrong.
         """
         x, y = np.asarray(arrays["x"], dtype=float), np.asarray(arrays["y"], dtype=float)
-        if x.shape != (len(y), 1 + _FEATURES) or not np.all(np.isfinite(x)):
+        peers = tuple(DeviceSpec.from_dict(spec) for spec in data["peers"])
+        if x.shape != (len(y), 1 + _FEATURES + len(peers)) or not np.all(np.isfinite(x)):
             raise ValueError("the rows of an adaptation are damaged")
         return cls(
             str(data["device"]),
+            peers,
             tuple(str(op) for op in data["ops"]),
             x,
             y,
@@ -164,12 +194,16 @@ class Adaptation(Adjustment):
         )
 
 
-def features(batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
-    """Return what trends may follow, [n, 8], each of the order of one.
+def features(
+    op: OpModel, batch: KernelBatch, latency_us: np.ndarray, peers: Sequence[DeviceSpec]
+) -> np.ndarray:
+    """Return what trends may follow, [n, 8 + peers], each of the order of one.
 
-    Log latency, arithmetic against memory, waves, what the last wave leaves idle, and the sizes
-    of the matrix product, zero where there is none.
+    Log latency, arithmetic against memory, waves, what the last wave leaves idle, the sizes
+    of the matrix product (zero where there is none), and for each peer how much further above
+    the physical core a kernel is there than here; zero where the peer's weren't measured.
     """
+    here = np.log(latency_us / op.core.latency_us(batch))
     device = batch.device
     memory = np.log(batch.bytes_moved / (device.bandwidth_gbps * 1e3))
     work = np.log(np.maximum(batch.flops, 1.0) / (peak_of(device, batch.dtype) * 1e6))
@@ -187,26 +221,39 @@ def features(batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
         sizes = [np.asarray(size, dtype=float) * np.ones(len(batch)) for size in matrix]
         groups, m, n, k = (np.log2(size) for size in sizes)
         columns += [groups / 8, (m - 9) / 5, (n - 9) / 5, (k - 9) / 5]
+    for peer in peers:
+        there = replace(batch, device=peer)
+        if peer.slug in op.devices and op.learner is not None:
+            columns.append(np.log(op.latency_us(there) / op.core.latency_us(there)) - here)
+        else:
+            columns.append(np.zeros(len(batch)))
     return np.column_stack(columns)
 
 
 def _cross(a: np.ndarray, b: np.ndarray, scales: Mapping[str, float]) -> np.ndarray:
     s = {name: math.exp(value) for name, value in scales.items()}
     same = a[:, :1] == b[:, 0]
-    square = (
-        np.sum(a[:, 1:] ** 2, axis=1)[:, None]
-        + np.sum(b[:, 1:] ** 2, axis=1)
-        - 2 * a[:, 1:] @ b[:, 1:].T
-    )
-    smooth = np.exp(-np.maximum(square, 0) / (2 * s["length"] ** 2))
+    inner, apart = _products(a[:, _PLAIN], b[:, _PLAIN])
+    inner_peers, apart_peers = _products(a[:, _OF_PEERS], b[:, _OF_PEERS])
+    smooth = np.exp(-apart / (2 * s["length"] ** 2))
+    alike = np.exp(-apart_peers / (2 * s["reach"] ** 2))
     covariance: np.ndarray = (
         s["device"] ** 2
         + s["op"] ** 2 * same
-        + s["slope"] ** 2 * (a[:, 1:] @ b[:, 1:].T)
+        + s["slope"] ** 2 * inner
+        + s["peers"] ** 2 * inner_peers
+        + s["alike"] ** 2 * alike
         # Half of what is smooth is the op's own.
         + s["smooth"] ** 2 * smooth * (0.5 + 0.5 * same)
     )
     return covariance
+
+
+def _products(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows' inner products and squared distances, [n, m] each."""
+    inner = a @ b.T
+    apart = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1) - 2 * inner
+    return inner, np.maximum(apart, 0)
 
 
 def _covariance(x: np.ndarray, scales: Mapping[str, float]) -> np.ndarray:

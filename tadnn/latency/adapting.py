@@ -55,17 +55,20 @@ def adapt(
         known = list(measured)
         measured = {known[i]: measured[known[i]] for i in sorted(picked)}
     ops = sorted({kernel.op for kernel in measured})
-    xs, ys = [], []
-    order = []
+    peers = [spec for spec in model.card.devices if spec.slug != device.slug]
+    xs, ys, order = [], [], []
     for number, op in enumerate(ops):
         kernels = [kernel for kernel in measured if kernel.op == op]
         batch = KernelBatch.of(kernels, device, setting.threads)
         predicted = model.predict_us(kernels)
         us = np.array([measured[kernel] for kernel in kernels])
-        xs.append(np.column_stack([np.full(len(us), number), features(batch, predicted)]))
+        said = features(model.op(op), batch, predicted, peers)
+        xs.append(np.column_stack([np.full(len(us), number), said]))
         ys.append(np.log(us / predicted))
         order.append(us)
-    adaptation = Adaptation.fit(device.slug, ops, np.concatenate(xs), np.concatenate(ys), seed)
+    adaptation = Adaptation.fit(
+        device.slug, peers, ops, np.concatenate(xs), np.concatenate(ys), seed
+    )
     adaptation = replace(adaptation, held_out=_judged(adaptation, np.concatenate(order)))
     data = {
         "source": source,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tadnn.latency.batch import KernelBatch
+from tadnn.latency.op_model import OpModel
 
 
 class Adjustment(ABC):
@@ -25,21 +26,28 @@ class Adjustment(ABC):
     device: str
 
     @abstractmethod
-    def log_factor(self, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
+    def log_factor(self, op: OpModel, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
         """Return the logarithm of the factor, [n]: what bulk scoring asks for.
 
         Args:
+            op: what predicts the op.
             batch: kernels of one op.
             latency_us: what is to be corrected, [n].
         """
 
     @abstractmethod
     def adjust(
-        self, batch: KernelBatch, latency_us: np.ndarray, sigma: np.ndarray, inside: np.ndarray
+        self,
+        op: OpModel,
+        batch: KernelBatch,
+        latency_us: np.ndarray,
+        sigma: np.ndarray,
+        inside: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return corrected microseconds and relative deviations, [n] each.
 
         Args:
+            op: what predicts the op.
             batch: kernels of one op.
             latency_us: predicted, [n].
             sigma: their relative standard deviation, [n].

@@ -37,7 +37,7 @@ def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np
         columns[f"epilogue {part}"] = batch.epilogues[:, index]
     columns |= _quantized(batch) if batch.device.kind == "cpu" else gpu_columns(batch)
     if with_device:
-        columns |= _device_columns(batch)
+        columns |= device_columns(batch)
     return list(columns), np.stack(list(columns.values()), axis=1)
 
 
@@ -71,7 +71,8 @@ def _padding(values: np.ndarray, width: int) -> np.ndarray:
     return padding
 
 
-def _device_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
+def device_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
+    """Return the device's facts, each a column of one value, [n]."""
     device = batch.device
     facts = {
         "log units": np.log2(device.units),

@@ -11,6 +11,7 @@ import numpy as np
 from tadnn.kernels import OPS
 from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.batch import KernelBatch
+from tadnn.latency.op_model import OpModel
 
 # Kinds of convolution run by code of their own.
 _CONVOLUTIONS: Final = ("", " pointwise", " grouped", " depthwise")
@@ -61,21 +62,26 @@ class KindFactors(Adjustment):
     rest: tuple[float, float]
     narrowed: float
 
-    def log_factor(self, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
+    def log_factor(self, op: OpModel, batch: KernelBatch, latency_us: np.ndarray) -> np.ndarray:
         """Return the logarithm of the factor, [n]."""
         per_kind = [self.factors.get(kind, self.rest[0]) for kind in kinds_of(batch.op)]
         factor: np.ndarray = np.array(per_kind)[kind_indices(batch)]
         return factor
 
     def adjust(
-        self, batch: KernelBatch, latency_us: np.ndarray, sigma: np.ndarray, inside: np.ndarray
+        self,
+        op: OpModel,
+        batch: KernelBatch,
+        latency_us: np.ndarray,
+        sigma: np.ndarray,
+        inside: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return corrected microseconds and deviations; see the base class."""
         at, kinds = kind_indices(batch), kinds_of(batch.op)
         known = np.array([kind in self.factors for kind in kinds])[at]
         spread = np.array([self.deviations.get(kind, self.rest[1]) for kind in kinds])[at]
         own = np.where(known, sigma * self.narrowed, sigma)
-        latency = latency_us * np.exp(self.log_factor(batch, latency_us))
+        latency = latency_us * np.exp(self.log_factor(op, batch, latency_us))
         return latency, np.sqrt(own**2 + spread**2)
 
     def to_dict(self) -> dict[str, Any]:

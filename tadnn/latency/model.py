@@ -144,11 +144,11 @@ class LatencyModel:
         n = len(kernels)
         latency, std, inside = np.empty(n), np.empty(n), np.empty(n, dtype=bool)
         for op, at, batch in self._batches(kernels):
-            us, std_us, within = self._op(op).predict(batch)
+            us, std_us, within = self.op(op).predict(batch)
             if self._adjusting:
-                sigma, known = std_us / us, self._op(op).holds(batch)
+                sigma, known = std_us / us, self.op(op).holds(batch)
                 for adjustment in self._adjusting:
-                    us, sigma = adjustment.adjust(batch, us, sigma, known)
+                    us, sigma = adjustment.adjust(self.op(op), batch, us, sigma, known)
                     within = within | (known & adjustment.measured(op))
                 std_us = us * sigma
             latency[at], std[at], inside[at] = us, std_us, within
@@ -162,9 +162,9 @@ class LatencyModel:
         """
         latency = np.empty(len(kernels))
         for op, at, batch in self._batches(kernels):
-            us = self._op(op).latency_us(batch)
+            us = self.op(op).latency_us(batch)
             for adjustment in self._adjusting:
-                us = us * np.exp(adjustment.log_factor(batch, us))
+                us = us * np.exp(adjustment.log_factor(self.op(op), batch, us))
             latency[at] = us
         return _rounded(latency)
 
@@ -235,7 +235,8 @@ class LatencyModel:
             why.append(f"device {self.device.slug}, not {device.slug}")
         return why
 
-    def _op(self, op: str) -> OpModel:
+    def op(self, op: str) -> OpModel:
+        """Return what predicts an op, before adjustments."""
         # What was measured for one unknown operator says nothing about another.
         return _UNPROFILED if op == OPAQUE else self.ops.get(op, _UNPROFILED)
 

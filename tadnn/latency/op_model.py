@@ -223,8 +223,8 @@ def _network(
         abroad = max(_OUTSIDE, float(one), float(two) / 2)
     return replace(
         known,
-        learner=fitted.learner,
-        stretch=stretch,
+        # Not as the model's own stretch: how far members disagree is as it is.
+        learner=fitted.learner.stretched(stretch),
         abroad=abroad,
         held_out=_judged(latency * np.exp(error[judged]), latency, z / stretch),
     )

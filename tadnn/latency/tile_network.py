@@ -51,6 +51,7 @@ class TileNetwork(Learner):
 
     Its features are those of ``feature_matrix`` for GPUs: the columns in ``body`` feed the
     network, ``tiles``, ``compute``, ``memory``, ``core`` and ``device`` the physical part.
+    Behind ``device`` (its place in the fit, -1 for a stranger) stand the device's facts.
     """
 
     kind = "tiles"
@@ -61,7 +62,7 @@ class TileNetwork(Learner):
         places = arrays["places"].astype(int)
         self._compute, self._memory, self._core, self._device = (int(place) for place in places)
         self._shift, self._scale = arrays["shift"], arrays["scale"]
-        names = ("w0", "b0", "w1", "b1", "w2", "b2", "rate", "gate", "floor", "devices")
+        names = ("w0", "b0", "w1", "b1", "w2", "b2", "rate", "gate", "floor", "devices", "facts")
         self._weights = {name: arrays[name].astype(float) for name in names}
         if len({len(weight) for weight in self._weights.values()}) != 1:
             raise ValueError("a network's members differ in number")
@@ -72,14 +73,21 @@ class TileNetwork(Learner):
         return mean
 
     def predict(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the members' mean, and a deviation from what they expect and their spread."""
+        """Return the members' mean, and the greater of the deviation they expect and their own."""
         each, spread = self._each(x)
         local = _MEAN_TO_SIGMA * np.exp(spread.mean(axis=0))
-        return each.mean(axis=0), np.sqrt(local**2 + each.var(axis=0))
+        # Each member's own errors, which calibrate the deviation, hold their disagreement already.
+        return each.mean(axis=0), np.maximum(local, each.std(axis=0))
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return weights and places of features."""
         return dict(self._arrays)
+
+    def stretched(self, factor: float) -> TileNetwork:
+        """Return the same network, expecting ``factor`` times the deviation."""
+        bias = self._arrays["b2"].copy()
+        bias[..., -1] += np.log(factor)
+        return TileNetwork({**self._arrays, "b2": bias})
 
     def _each(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log ratios and log mean deviations by member, [members, n] each."""
@@ -87,12 +95,25 @@ class TileNetwork(Learner):
         each, spread = (np.concatenate(values, axis=1) for values in zip(*parts, strict=True))
         return each, spread
 
+    def _nearness(self, x: np.ndarray) -> np.ndarray:
+        """Return how much of each known device's traits a row takes, [members, n, devices].
+
+        A device of the fit has its own. A stranger has those of its likes, by their facts: a
+        second memory size of a card is the card, whatever the others are.
+        """
+        facts = self._weights["facts"]
+        away = x[:, None, self._device + 1 :] - facts[:, None]
+        nearness = (np.sum(away**2, axis=-1) + 1e-3) ** -2
+        nearness /= nearness.sum(axis=-1, keepdims=True)
+        device = x[:, self._device].astype(int)
+        own = np.eye(facts.shape[1])[device]
+        taken: np.ndarray = np.where(device[:, None] >= 0, own, nearness)
+        return taken
+
     def _some(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         w = self._weights
-        count, known = len(self._tiles), w["devices"].shape[1] - 1
-        device = x[:, self._device].astype(int)
-        # The last one is that of a device never seen.
-        trait = w["devices"][:, np.where((device >= 0) & (device < known), device, known)]
+        count = len(self._tiles)
+        trait = self._nearness(x) @ w["devices"]
         z = np.clip((x[:, self._body] - self._shift) / self._scale, -6.0, 6.0)
         hidden = _silu(z @ w["w0"][:, : z.shape[1]] + trait @ w["w0"][:, z.shape[1] :] + w["b0"])
         hidden = _silu(hidden @ w["w1"] + w["b1"])

@@ -19,7 +19,7 @@ _NARROW_STEPS: Final = 1000
 _RATE: Final = 6e-3
 _DECAY: Final = 1e-4
 _TRAIT_DECAY: Final = 3e-3
-_UNSEEN: Final = 0.15  # share of rows whose device a member isn't told
+_FAR: Final = 1e4
 _BETA: Final = 0.03  # log error below which the loss is square
 
 
@@ -126,8 +126,6 @@ def _train(
             at[member] += batch
         pick = torch.from_numpy(np.stack(picks))
         told = device[pick]
-        if known > 1:
-            told = torch.where(torch.rand(told.shape) < _UNSEEN, known, told)
         total, spread = _forward(torch, parts, z[pick], rounds[pick], memory[pick], told)
         error = total - target[pick]
         loss = torch.nn.functional.smooth_l1_loss(total, target[pick], beta=_BETA)
@@ -139,8 +137,7 @@ def _train(
         optimizer.step()
         schedule.step()
     arrays = {name: value.detach().numpy().astype(np.float32) for name, value in parts.items()}
-    if known == 1:  # nothing told it what a device is: another one is taken for this
-        arrays["devices"][:, known] = arrays["devices"][:, 0]
+    arrays["facts"] = _facts(x, places, left_out, known)
     return {name: a.reshape(count, *a.shape[1:]) for name, a in arrays.items()} | {
         "body": np.array(places.body),
         "tiles": np.array(places.tiles),
@@ -148,6 +145,18 @@ def _train(
         "shift": shift,
         "scale": scale,
     }
+
+
+def _facts(x: np.ndarray, places: Places, left_out: np.ndarray, known: int) -> np.ndarray:
+    """Return the facts of each member's devices, [members, known, facts]; far off where unseen."""
+    device = x[:, places.device].astype(int)
+    first = [int(np.argmax(device == i)) for i in range(known)]
+    facts = np.tile(x[first, places.device + 1 :], (len(left_out), 1, 1))
+    for member, out in enumerate(left_out):
+        for i in range(known):
+            if out[device == i].all():
+                facts[member, i] = _FAR
+    return facts
 
 
 def _parameters(
@@ -169,7 +178,7 @@ def _parameters(
         "gate": torch.full((count, 1, 1), 2.0),
         # Logarithms of launch (no more than the fastest row) and of a multiple of the memory's.
         "floor": torch.tensor([[least - 0.3, 0.0]]).repeat(count, 1),
-        "devices": torch.zeros(count, known + 1, _TRAITS),
+        "devices": torch.zeros(count, known, _TRAITS),
     }
     parts["b2"][..., -1] = -3.0
     return {name: value.requires_grad_() for name, value in parts.items()}
