@@ -156,6 +156,15 @@ def evaluate(
         [(label, *(summary[key] for key in _COMPARED)) for label, summary in rows],
         f"{model.name} against {table.name}: errors in percent",
     )
+    overall = result["overall"]
+    print(
+        f"within one and two sigma: {overall['one_sigma']:.1f} and {overall['two_sigma']:.1f} %"
+        + (
+            f"; near pairs ordered rightly: {overall['near_pairs']:.1f} %"
+            if overall["near_pairs"] is not None
+            else ""
+        )
+    )
     if result["out_of_range"]:
         print(f"{result['out_of_range']} of the rows lie outside the profiled range")
     for c in result["contradictions"][:_CONTRADICTIONS_SHOWN]:
@@ -281,9 +290,6 @@ _COMPARED = {
     "within_20": "<20%",
     "bias": "bias",
     "spearman": "Spearman",
-    "near_pairs": "near pairs",
-    "one_sigma": "<1 sigma",
-    "two_sigma": "<2 sigma",
 }
 _CONTRADICTIONS_SHOWN = 5
 # The last two: shares of errors within one and two predicted standard deviations.

@@ -23,9 +23,9 @@ BEATEN_BY: Final = 10.0
 """How far below the roofline a latency may lie before it isn't believed."""
 _LEAST_US: Final = {"gpu": 0.3, "cpu": 0.02}
 """No launch takes less."""
-_SLOWEST: Final = 300.0
+_SLOWEST: Final = 150.0
 """How many times the roofline and a generous launch the typical row may take."""
-_LAUNCH_US: Final = 50.0
+_LAUNCH_US: Final = 20.0
 _CONTRADICTION: Final = 1.5
 """Rows of one kernel that are further apart than so many times aren't one kernel's noise."""
 _SHOWN: Final = 3
