@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tadnn.errors import SettingMismatch
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, OPAQUE, Kernel
+from tadnn.kernels import DTYPE_BYTES, OPAQUE, OPS, Kernel
+from tadnn.kernels.op import MatrixOp
 from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.card import Card
+from tadnn.latency.core import Core
 from tadnn.latency.memory import Memory
 from tadnn.latency.nets import NetCalibration, NetCost, large_mb
-from tadnn.latency.op_model import OpModel
+from tadnn.latency.op_model import FEWEST_ROWS_TO_LEARN, OpModel
 from tadnn.nets import Net, Opaque
 from tadnn.runtimes import Setting, find_runtime, lower_net
 
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_REMEMBERED: Final = 50_000
 _UNPROFILED: Final = OpModel.unprofiled()
+_MATRIX_OPS: Final = frozenset(name for name, op in OPS.items() if isinstance(op, MatrixOp))
 
 Known = tuple[float, float, bool]
 """Microseconds, their standard deviation, whether in range."""
@@ -238,7 +242,25 @@ class LatencyModel:
     def op(self, op: str) -> OpModel:
         """Return what predicts an op, before adjustments."""
         # What was measured for one unknown operator says nothing about another.
-        return _UNPROFILED if op == OPAQUE else self.ops.get(op, _UNPROFILED)
+        if op == OPAQUE:
+            return _UNPROFILED
+        return self.ops.get(op) or (_UNPROFILED if op in _MATRIX_OPS else self._memory_bound)
+
+    @cached_property
+    def _memory_bound(self) -> OpModel:
+        """What predicts ops that nobody measured and that only move memory.
+
+        Those that were measured tell what a launch and memory cost: the median of their cores.
+        """
+        cores = [
+            fitted.core.coefficients
+            for op, fitted in self.ops.items()
+            if op not in _MATRIX_OPS and fitted.rows >= FEWEST_ROWS_TO_LEARN
+        ]
+        if not cores:
+            return _UNPROFILED
+        launch_us, _, memory = np.median(cores, axis=0)
+        return replace(_UNPROFILED, core=Core(float(launch_us), 0.0, float(memory)))
 
     def launched(self, net: Net, batch: int) -> Counter[Kernel]:
         """Return a network's kernels in the model's runtime, and how often each is launched."""
