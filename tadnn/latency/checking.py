@@ -15,7 +15,7 @@ import numpy as np
 
 from tadnn.errors import TableError
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import Kernel, KernelRow
+from tadnn.kernels import OPAQUE, Kernel, KernelRow
 from tadnn.latency.batch import KernelBatch
 from tadnn.runtimes import Setting
 
@@ -68,6 +68,10 @@ def check_rows(device: DeviceSpec, rows: Sequence[KernelRow], setting: Setting) 
             f"{device.slug}, {len(found)} kernels don't ({shown}{more}). Are two devices or two "
             "settings mixed in one table?"
         )
+    # Opaque kernels aren't fitted: what they do is not known, nor how fast it may be.
+    rows = [row for row in rows if row.kernel.op != OPAQUE]
+    if not rows:
+        return
     kernels = [row.kernel for row in rows]
     latency = np.array([row.latency_us for row in rows])
     least = floor_us(kernels, device, setting.threads)
