@@ -58,6 +58,7 @@ ifneq ($(wildcard benchmarks/latency.py),)
 .PHONY: bench-latency
 bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baselines, on public tables
 	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/whole_networks.py
 endif
 
 ifneq ($(wildcard benchmarks/finalists.py),)

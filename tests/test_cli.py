@@ -28,12 +28,12 @@ from tadnn.profiling import FAKE_DEVICE
 from tadnn.search import find_study, load_spec, resolve_target
 
 COMMANDS = {
-    "devices", "spaces", "profile", "fit", "evaluate", "latency", "screen", "search", "front",
-    "plot", "export", "browse", "report",
+    "devices", "spaces", "profile", "fit", "adapt", "calibrate", "evaluate", "latency", "screen",
+    "search", "front", "plot", "export", "browse", "report",
 }  # fmt: skip
-SUMMARY = [
+JUDGED = [
     *("n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"),
-    "near_pairs",
+    *("near_pairs", "one_sigma", "two_sigma", "out_of_range"),
 ]
 
 
@@ -431,12 +431,12 @@ def tables(here, tmp_path):
 
 def test_evaluate_a_kernel_table(tables, printed, tadnn_):
     result = printed("evaluate", tables[0], "--on", "auto-tiny")
-    assert list(result) == ["overall", "by_op", "out_of_range"]
-    assert list(result["overall"]) == SUMMARY
+    assert list(result) == ["overall", "by_op", "out_of_range", "contradictions"]
+    assert list(result["overall"]) == JUDGED
     assert set(result["by_op"]) == {
         "conv2d", "batch_norm", "relu", "add", "global_avg_pool", "linear",
     }  # fmt: skip
-    assert all(list(summary) == SUMMARY for summary in result["by_op"].values())
+    assert all(list(summary) == JUDGED for summary in result["by_op"].values())
     overall = result["overall"]
     assert sum(summary["n"] for summary in result["by_op"].values()) == overall["n"]
     # Measured 1.1 times the prediction: an error of 1/1.1 - 1 everywhere.
@@ -451,10 +451,30 @@ def test_evaluate_a_kernel_table(tables, printed, tadnn_):
 
 def test_evaluate_a_timing_table(tables, printed):
     result = printed("evaluate", tables[1], "--on", "auto-tiny")
-    assert list(result) == ["overall", "by_op", "out_of_range"]
-    assert list(result["overall"]) == SUMMARY
+    assert list(result) == ["overall", "by_op", "out_of_range", "contradictions"]
+    assert list(result["overall"]) == JUDGED
     assert (result["overall"]["n"], result["by_op"], result["out_of_range"]) == (8, {}, 0)
     assert result["overall"]["mape"] == pytest.approx(0, abs=1e-3)
+
+
+def test_adapt_and_calibrate(tables, place, tmp_path, monkeypatch, printed):
+    shutil.copytree(place[0], tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    made = printed("adapt", tables[0], "--on", "auto-tiny", "--name", "slower")
+    assert list(made) == ["latency_model", "path", "device", "base", "kernels", "held_out"]
+    assert (made["latency_model"], made["base"]) == ("slower", "auto-tiny")
+    assert made["kernels"] == made["held_out"]["overall"]["n"]
+    # Ten percent slower, as the adapted model has learned.
+    assert abs(printed("evaluate", tables[0], "--on", "slower")["overall"]["bias"]) < 2
+    made = printed("calibrate", tables[1], "--on", "slower", "--name", "whole", "--notes", "lent")
+    assert list(made) == [
+        "latency_model", "path", "device", "base", "timings", "nets", "factors",
+    ]  # fmt: skip
+    model = load_latency_model("whole")
+    assert model.card.notes == "lent"
+    assert made["nets"] == model.nets.to_dict()
+    assert made["timings"] == len(model.card.data["calibration_nets"]) == 8
+    assert printed("evaluate", tables[1], "--on", "whole")["overall"]["mape"] < 5
 
 
 def test_fit_to_tables(tables, place, tmp_path, monkeypatch, printed):

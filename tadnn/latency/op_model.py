@@ -106,7 +106,13 @@ class OpModel:
 
     def covers(self, batch: KernelBatch) -> np.ndarray:
         """Tell which kernels lie in the profiled range of a profiled device, [n]."""
-        if not self.box or batch.device.slug not in self.devices:
+        if batch.device.slug not in self.devices:
+            return np.zeros(len(batch), dtype=bool)
+        return self.holds(batch)
+
+    def holds(self, batch: KernelBatch) -> np.ndarray:
+        """Tell which shapes lie in the profiled range of any device, [n]."""
+        if not self.box:
             return np.zeros(len(batch), dtype=bool)
         inside = np.ones(len(batch), dtype=bool)
         for name, values in _ranged(batch).items():
