@@ -223,6 +223,7 @@ def prediction(latency_ms: float, **latencies: tuple[int, float]) -> Record:
             }
             for name, (count, us) in latencies.items()
         ],
+        "opaque": [],
     }
 
 

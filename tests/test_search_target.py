@@ -153,7 +153,7 @@ def test_shapes_that_do_not_fit_name_the_layer(here):
         ("nets.py:ent", UnknownName, "callable of nets.py 'ent'; did you mean 'net'"),
         ("nets.py:raises", TargetError, r"nets\.py:raises\(\) raised KeyError: 'oh'"),
         ("nets.py:exits", TargetError, r"nets\.py:exits\(\) raised SystemExit: 3"),
-        ("nets.py:number", TargetError, "returns a tadnn Net; got int"),
+        ("nets.py:number", TargetError, "returns a tadnn Net or a torch nn.Module; got int"),
         ("nets.py:constant", UnknownName, "callable of nets.py 'constant'"),
         ("broken.py:net", TargetError, r"broken\.py raised ZeroDivisionError"),
         ("leaves.py:net", TargetError, r"leaves\.py raised SystemExit"),
