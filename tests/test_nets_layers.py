@@ -287,9 +287,7 @@ EXAMPLES = [
         moved=10 * 30 + 10 * 30,
     ),
     Example(LogSoftmax(1), ((2, 3, 7),), (2, 3, 7), kernels=("softmax(rows=14,cols=3)",)),
-    Example(
-        Where(), ((2, 3, 7),) * 3, (2, 3, 7), kernels=("add(rows=6,cols=7)",), moved=3 * 42
-    ),
+    Example(Where(), ((2, 3, 7),) * 3, (2, 3, 7), kernels=("add(rows=6,cols=7)",), moved=3 * 42),
     Example(
         Resize((6, 7), scale_h=1.6, scale_w=1.5),
         ((2, 3, 4, 5),),
