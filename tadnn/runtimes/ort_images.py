@@ -49,14 +49,14 @@ def batch_norm(w: Walk, i: int, node: Node, taken: list[int]) -> None:
     """Fold into the convolution before; alone, become one."""
     (value,) = taken
     made = w.open.get(value)
-    alone = made is not None and w.uses[value] == 1 and made.kind != "matrix"
+    alone = made is not None and w.uses[value] == 1 and made.kind in ("plain", "blocked")
     if made is not None and alone and not set(made.epilogue) - {"bias"}:
         made.epilogue = ["bias"]
         w.join(i, node, value)
     elif value in w.blocked:
         # Becomes a blocked 1x1 convolution of every channel by itself.
-        n, c, h, w = w.shape_of(value)
-        sizes = (n, c, h, w, c, 1, 1, 1, 0, 1, c)
+        n, c, height, width = w.shape_of(value)
+        sizes = (n, c, height, width, c, 1, 1, 1, 0, 1, c)
         kernel = Kernel("conv2d", sizes, w.dtype, ("bias",))
         w.open[i] = w.launch(kernel, node.name, kind="blocked")
         w.blocked.add(i)
@@ -69,7 +69,8 @@ def activation(w: Walk, i: int, node: Node, taken: list[int]) -> None:
     (value,) = taken
     rule = _FUSES.get(type(node.layer))
     made = w.open.get(value)
-    if rule is not None and made is not None and w.uses[value] == 1:
+    fusing = made is not None and made.kind in ("plain", "blocked", "matrix")
+    if rule is not None and made is not None and fusing and w.uses[value] == 1:
         part, plain, blocked, adding, matrix = rule
         acts = set(made.epilogue) - {"bias", "add"}
         may = {"plain": plain, "matrix": matrix}.get(
@@ -187,7 +188,12 @@ def binary(w: Walk, i: int, node: Node, taken: list[int]) -> None:
     for value, other in (taken, taken[::-1]):
         made = w.open.get(value)
         stored = isinstance(w.layer_of(other), layers.Stored)
-        if made is None or not stored or w.uses[value] != 1 or made.kind == "matrix":
+        if (
+            made is None
+            or not stored
+            or w.uses[value] != 1
+            or made.kind not in ("plain", "blocked")
+        ):
             continue
         channels = (w.shape_of(value)[1], *[1] * (len(w.shape_of(value)) - 2))
         sizes = w.shape_of(other)
@@ -213,6 +219,7 @@ RULES: Final[dict[type[Layer], Rule]] = {
     layers.DepthwiseConv2d: conv,
     layers.MaxPool2d: pool,
     layers.Mul: mul,
+    layers.Permute: Walk.permute,
     layers.Upsample: upsample,
     **dict.fromkeys((*_FUSES, layers.SiLU), activation),
 }

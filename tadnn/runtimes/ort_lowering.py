@@ -9,7 +9,8 @@ the exporter writes it) is several nodes, priced together as one kernel.
 
 Fusion never crosses blocks in this model. An image on its way between blocks is taken to be
 blocked where its channels are a multiple of 4, which it is where convolutions follow each
-other; the block that has it or needs it otherwise pays for the reordering.
+other; the block that has it or needs it otherwise pays for the reordering. A block that adds
+its plain input to what it made of it is taken to stand among others like it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ def launches(block: Block, shape: Shape, dtype: str) -> tuple[Launch, ...]:
     Raises:
         ShapeError: the input doesn't fit; the layer is named.
     """
-    return Walk(block, shape, dtype).run(_RULES)
+    walk = Walk(block, shape, dtype)
+    made = walk.run(_RULES)
+    if walk.plain_inside:
+        # Plain images come out, and are asked for inside: its neighbours' are plain, too.
+        made = Walk(block, shape, dtype, plain=True).run(_RULES)
+    return made
 
 
 __all__ = ["LANES", "Launch", "launches"]

@@ -59,10 +59,9 @@ def scaled_dot_product(w: Walk, i: int, node: Node, taken: list[int]) -> None:
     scores, *mask, softmax, mixed = layer_kernels(layer, w.dtype, shapes)
     name = node.name
     if kv not in (1, heads):
-        for part, value in zip(("key", "value"), shapes[1:3], strict=True):
-            part_name = f"{w.name_of(taken[1 if part == 'key' else 2])}"
-            sizes = (math.prod(lead) * kv, heads // kv * s * value[-1])
-            w.launch(Kernel("concat", sizes, w.dtype), f"{name}/{part_name}_expanded")
+        for part, shape in zip(("key", "value"), shapes[1:3], strict=True):
+            repeated = (math.prod(lead) * kv, heads // kv * s * shape[-1])
+            w.launch(Kernel("concat", repeated, w.dtype), f"{name}/{part}_expanded")
     w.launch(scores, f"{name}/scores")
     if layer.causal:
         w.launch(Kernel("add_cols", (math.prod(lead) * heads, t * s), w.dtype), f"{name}/masked")

@@ -17,6 +17,10 @@ ALIGNED: Final = 4  # reordering takes multiples of it
 _MOST_IMAGE_CHANNELS: Final = 4  # fewer are an image as it comes, which nobody blocked
 
 
+# An image's dimensions with the channels last, and back.
+_TO_LAST: Final = (0, 2, 3, 1)
+_FROM_LAST_DIMS: Final = (0, 3, 1, 2)
+_FROM_LAST: Final = "from channels last"
 _NOTHING: Final = (layers.Identity, layers.Dropout)
 
 
@@ -66,7 +70,7 @@ class Open:
 class Walk:
     """Walks one block's graph in order."""
 
-    def __init__(self, block: Block, shape: Shape, dtype: str) -> None:
+    def __init__(self, block: Block, shape: Shape, dtype: str, *, plain: bool = False) -> None:
         self.block, self.shape, self.dtype = block, shape, dtype
         self.facts = block_facts(block, shape)
         self.made: list[Open] = []
@@ -75,8 +79,10 @@ class Walk:
         self.open: dict[int, Open] = {}
         self.reordered: set[tuple[int, str]] = set()
         self.blocked: set[int] = set()
-        if _blocked_between(shape):
+        self._plain = plain
+        if not plain and _blocked_between(shape):
             self.blocked.add(INPUT)
+        self.plain_inside = False
         same: dict[tuple[Layer, tuple[int, ...]], int] = {}
         for i, node in enumerate(block.nodes):
             taken = tuple(self.source[j] for j in node.inputs)
@@ -118,11 +124,20 @@ class Walk:
         last = self.source[len(self.block.nodes) - 1]
         shape = self.shape_of(last)
         if last != INPUT and len(shape) == 4 and shape[2:] != (1, 1):
-            if not _blocked_between(shape):
+            self.plain_inside = last not in self.blocked and self._adds_plain_input()
+            if self._plain or not _blocked_between(shape):
                 self.need_plain(last)
             elif shape[1] >= LANES:  # fewer are taken plain by the next convolution anyway
                 self.need_blocked(last)
         return tuple(made.closed for made in self.made)
+
+    def _adds_plain_input(self) -> bool:
+        """Tell whether the input is added to what was made of it, both of them plain."""
+        adds = any(
+            isinstance(node.layer, layers.Add) and INPUT in (self.source[j] for j in node.inputs)
+            for node in self.block.nodes
+        )
+        return adds and (INPUT, "plain") in self.reordered
 
     def layer_of(self, value: int) -> Layer | None:
         """Return the layer that gives a value; None for the block's input."""
@@ -155,6 +170,11 @@ class Walk:
         if value not in self.blocked and (value, "blocked") not in self.reordered:
             self.reordered.add((value, "blocked"))
             n, c, h, w = self.shape_of(value)
+            made = self.open.get(value)
+            if made is not None and made.kind == _FROM_LAST and self.uses[value] == 1:
+                # Reordering reads the image with its channels last just as well.
+                self.made.remove(made)
+                (value,) = (self.source[j] for j in self.block.nodes[value].inputs)
             sizes = (n * -(-c // LANES), LANES, h * w, 1)
             self.launch(kernel_of("permute", sizes, self.dtype), f"{self.name_of(value)}>blocked")
 
@@ -166,6 +186,20 @@ class Walk:
         names = (node.name, f"{node.name}/*") if len(kernels) == 1 else ()
         for kernel in kernels:
             self.launch(kernel, *names)
+
+    def permute(self, i: int, node: Node, taken: list[int]) -> None:
+        """Launch a permute, unless a reordering of blocks can be it."""
+        layer: Any = node.layer
+        if layer.dims == _TO_LAST and taken[0] in self.blocked:
+            n, c, h, w = self.shape_of(taken[0])
+            sizes = (n * -(-c // LANES), h * w, LANES, 1)
+            self.launch(kernel_of("permute", sizes, self.dtype), f"{node.name}>plain")
+            return
+        before = len(self.made)
+        self.other(i, node, taken)
+        if layer.dims == _FROM_LAST_DIMS and len(self.made) == before + 1:
+            self.made[-1].kind = _FROM_LAST
+            self.open[i] = self.made[-1]
 
     def join(self, i: int, node: Node, value: int) -> None:
         """Make a layer part of the launch whose value it takes."""

@@ -33,6 +33,7 @@ _STARTS: tuple[type[Layer], ...] = (
     vocabulary.LayerNorm,
     vocabulary.Linear,
     vocabulary.MatMul,
+    vocabulary.Pad,  # with the convolution that it is the padding of
     vocabulary.Reduce,
     vocabulary.RMSNorm,
     vocabulary.TokenMean,
@@ -102,6 +103,8 @@ def _segments(items: Sequence[Item]) -> Iterator[tuple[int, int]]:
 
 def _begins(items: Sequence[Item], i: int) -> bool:
     """Tell whether what takes item i's output begins a block."""
+    if isinstance(items[i].layer, vocabulary.Pad):
+        return False
     if isinstance(items[i + 1].layer, Stored):
         following = next(
             (x for x in items[i + 1 :] if not isinstance(x.layer, Stored)), items[i + 1]

@@ -98,7 +98,7 @@ class Lowering:
     def value(self, node: Any) -> Value:
         """Return a node's value, a constant stored; in memory's order."""
         operand = self.operand(node)
-        return self.stored(operand) if isinstance(operand, Const) else self.settled(operand)
+        return self.settled(self.stored(operand) if isinstance(operand, Const) else operand)
 
     def lazy(self, node: Any) -> Value:
         """Return a node's value, a constant stored; maybe reordered."""
@@ -245,7 +245,7 @@ class Lowering:
         """
         tensor, shape = self.tensor(const), const.shape
         growing = [i for i, size in enumerate(shape) if size < 0]
-        per_input = bool(growing)
+        per_input, moved = bool(growing), 0
         for dim in growing:
             each = -shape[dim]
             parts = torch.split(tensor, each, dim)
@@ -254,18 +254,19 @@ class Lowering:
             tensor = parts[0]
             if each == 1 and not repeated:
                 per_input = False
-            elif dim:
-                raise TraceError(
-                    f"a constant is repeated along dimension {dim}{line_of(const.node)}"
-                )
+            moved = dim
         kind = "float" if tensor.is_floating_point() else "int64"
         kind = "bool" if tensor.dtype == torch.bool else kind
         trained = kind == "float" and self.trained(const)
+        if per_input and moved:  # the batch's dimension first; then it goes where it was
+            tensor = tensor.movedim(moved, 0)
         sizes = tuple(tensor.shape) or (1,)
         layer = Stored(sizes, per_input, trained, kind)
         out = (-sizes[0], *sizes[1:]) if per_input else sizes
         weights = {"value": _weight(tensor).reshape(sizes)}
-        return self._add(Item(layer, (ANY,), weights, self._origin, out, "stored"))
+        made = self._add(Item(layer, (ANY,), weights, self._origin, out, "stored"))
+        back = [*range(1, moved + 1), 0, *range(moved + 1, len(sizes))]
+        return self.permuted(made, back) if per_input and moved else made
 
     def table(self, tensor: Tensor) -> Value:
         """Return a tensor that isn't trained as a value."""

@@ -19,7 +19,8 @@ def _attention(
     query, key, value = _projected(g, layer, taken[0], out, (heads, head, kv))
     if kv != heads:
         shared = heads // kv
-        key, value = (_repeated(g, x, (n, kv, shared, t, head)) for x in (key, value))
+        sizes = (n, kv, shared, t, head)
+        key, value = _repeated(g, key, sizes, "key"), _repeated(g, value, sizes, "value")
     mask = _causal(g, t, t) if layer.causal else ""
     mixed = _mixed(g, (query, key, value), (n, heads, t, head), mask, head**-0.5, "mixed")
     mixed = g.add("Transpose", [mixed], "tokens", perm=[0, 2, 1, 3])
@@ -68,9 +69,9 @@ def _mixed(
     return g.add("MatMul", [weights, value], part)
 
 
-def _repeated(g: GraphWriter, value: str, sizes: tuple[int, ...]) -> str:
+def _repeated(g: GraphWriter, value: str, sizes: tuple[int, ...], part: str) -> str:
+    """Write every head of keys or values as often as heads of queries share it."""
     *lead, kv, shared, t, head = sizes
-    part = value.rpartition("/")[2]
     at = len(lead) + 1
     repeats = [*[1] * at, shared, 1, 1]
     wide = g.add("Unsqueeze", [value, g.numbers([at])], f"{part}_unsqueezed")
@@ -104,8 +105,8 @@ def _scaled(
     (*_, heads, t, head), (*lead, kv, s, _), (*_, width) = shapes[:3]
     if kv not in (1, heads):  # products repeat a single one by themselves
         sizes = (heads // kv, s)
-        key = _repeated(g, key, (*lead, kv, *sizes, head))
-        value = _repeated(g, value, (*lead, kv, *sizes, width))
+        key = _repeated(g, key, (*lead, kv, *sizes, head), "key")
+        value = _repeated(g, value, (*lead, kv, *sizes, width), "value")
         kv = heads
     mask = taken[3] if len(taken) == 4 else ""
     if mask and g.kind_of(mask) == "bool":
