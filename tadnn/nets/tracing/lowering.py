@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -86,11 +86,9 @@ class Lowering:
         """Return what a node of the graph is."""
         if node.target is operator.getitem:
             whole = self.values[node.args[0]]
-            if isinstance(whole, tuple):
-                part: Operand = whole[node.args[1]]
-                return part
-            assert isinstance(whole, Const)
-            return Const(whole.node, _plain(node), node.args[1])
+            assert isinstance(whole, tuple)
+            part: Operand = whole[node.args[1]]
+            return part
         found = self.values[node]
         assert not isinstance(found, tuple)
         return found
@@ -276,15 +274,6 @@ class Lowering:
         return self._add(Item(layer, (ANY,), weights, self._origin, sizes, "stored"))
 
 
-def used(items: Sequence[Item], output: int) -> Iterator[int]:
-    """Yield, in order, the items that the output depends on."""
-    needed = {output}
-    for i in range(len(items) - 1, -1, -1):
-        if i in needed:
-            needed.update(items[i].inputs)
-    yield from (i for i in range(len(items)) if i in needed)
-
-
 def identity(lo: Lowering, value: Value) -> Value:
     """Return a layer that gives its input, for a graph without any."""
     return lo.emit(Identity(), value)
@@ -292,10 +281,6 @@ def identity(lo: Lowering, value: Value) -> Value:
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:
     return (*shape[:dim], size, *shape[dim + 1 :])
-
-
-def _plain(node: Node) -> Shape:
-    return tuple(int(size) for size in node.meta["val"].shape)
 
 
 def _weight(tensor: Tensor) -> Tensor:

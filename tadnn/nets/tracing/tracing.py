@@ -117,7 +117,8 @@ def _lower(lo: Lowering, call: Call) -> None:
                 f"mode{call.origin.line}. Draw them only `if self.training`"
             )
         many = len(call.shapes) != 1 or not isinstance(call.node.meta["val"], Tensor)
-        lo.values[call.node] = Const(call.node, () if many else call.shape)
+        parts = tuple(Const(call.node, shape, i) for i, shape in enumerate(call.shapes))
+        lo.values[call.node] = parts if many else Const(call.node, call.shape)
         return
     lo.begin(call)
     before = len(lo.items)
@@ -142,8 +143,10 @@ def _lower(lo: Lowering, call: Call) -> None:
 def _is_constant(lo: Lowering, node: Node) -> bool:
     known = lo.values.get(node)
     if known is None:  # one of several outputs
-        return isinstance(lo.operand(node), Const)
-    return isinstance(known, Const)
+        known = lo.operand(node)
+    return all(
+        isinstance(each, Const) for each in (known if isinstance(known, tuple) else (known,))
+    )
 
 
 def _many(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:
