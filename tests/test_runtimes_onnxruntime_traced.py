@@ -115,7 +115,7 @@ def test_a_traced_module_is_observed() -> None:
     ("name", "reorders"),
     [
         ("resnet18", 0),
-        ("mobilenetv2_050", 0),
+        ("mobilenetv2_035", 0),
         ("efficientnet_b0", 0),
         ("regnetx_002", 0),
         ("densenet121", 0),
