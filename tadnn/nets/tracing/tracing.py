@@ -103,12 +103,16 @@ def _input_dtype(module: nn.Module, asked: torch.dtype | None) -> torch.dtype:
     return asked
 
 
+# Of constants that are there once per input, a product is computed for each, as the module does.
+_PRODUCTS = frozenset(f"aten.{name}" for name in ("addmm", "bmm", "linear", "matmul", "mm"))
+
+
 def _lower(lo: Lowering, call: Call) -> None:
     if call.name.startswith("aten._assert") or call.name.startswith("aten.sym_constrain"):
         return
     inputs = [node for node in call.node.all_input_nodes]
     constant = all(_is_constant(lo, node) for node in inputs) or call.name in CREATES
-    if constant:
+    if constant and not (call.name in _PRODUCTS and any(size < 0 for size in call.shape)):
         if torch.Tag.nondeterministic_seeded in call.node.target.tags and not (  # type: ignore[union-attr]
             call.name.endswith("dropout") or call.name in CREATES
         ):
