@@ -24,13 +24,8 @@ from tadnn.nets.layers.base import (
     TorchFunction,
     TorchModule,
 )
-from tadnn.nets.layers.convolution import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose2d,
-    DepthwiseConv2d,
-)
+from tadnn.nets.layers.convolution import Conv1d, Conv2d, DepthwiseConv2d
+from tadnn.nets.layers.convolution_other import Conv3d, ConvTranspose2d
 from tadnn.nets.layers.decoding import CachedAttention
 from tadnn.nets.layers.elementwise import Add, Concat, LogSoftmax, Mul, Softmax
 from tadnn.nets.layers.linear import Linear
