@@ -29,7 +29,7 @@ from tadnn.search import find_study, load_spec, resolve_target
 
 COMMANDS = {
     "devices", "spaces", "profile", "fit", "evaluate", "latency", "search", "front", "plot",
-    "export",
+    "export", "sweep", "tail",
 }  # fmt: skip
 SUMMARY = [
     *("n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"),

@@ -196,7 +196,7 @@ def test_the_report_speaks_of_every_group():
     assert {group.name for group in report.groups} == set(names(follow(residual_net())))
     shares = [group.share for group in report.groups]
     assert shares == sorted(shares, reverse=True)
-    assert 0.4 < sum(shares) <= 1.0
+    assert 0.4 < sum(shares) <= 1.001
     for group in report.groups:
         assert (group.stairs is None) == bool(group.frozen)
         if group.stairs is not None:

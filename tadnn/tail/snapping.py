@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
@@ -91,7 +92,7 @@ class Snapper:
             return value
         latency = 1e3 * self._scorer.latency_ms(nets)
         std = np.zeros(len(values))
-        for i, (narrow, wide) in enumerate(zip(nets[:-1], nets[1:], strict=True)):
+        for i, (narrow, wide) in enumerate(itertools.pairwise(nets)):
             std[i] = self._deviation_us(narrow, wide)
         efficient = efficient_widths(latency, std)
         if values[-1] < min(choice.high, _REACH * value):
