@@ -105,7 +105,7 @@ def test_the_report_alone(printed, tadnn_):
     assert {"name", "layers", "width", "latency_us", "share", "waves", "utilisation",
             "edge_down", "edge_up"} <= set(record["groups"][0])  # fmt: skip
     out, _ = tadnn_("tail", "net.json", "--on", "own")
-    assert "stepping down to the nearest edges saves up to" in out
+    assert "the tail takes up to" in out
     assert "stays: head.classifier: it is the network's output" in out
 
 

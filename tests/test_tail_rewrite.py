@@ -225,13 +225,23 @@ def test_a_network_off_its_stairs_has_something_to_gain():
     """24 channels where blocks are of 16: the second block is half empty."""
     report = tail_report(rewriter())
     (line,) = report.remarks()
-    assert line.startswith("stepping down to the nearest edges saves up to ")
+    assert line.startswith("the tail takes up to ")
     assert report.gain_us > 0
+
+
+def test_a_network_on_its_edges_has_less():
+    """32 channels fill two blocks of 16."""
+    off = tail_report(rewriter())
+    index = names(rewriter().flow)
+    widths = {i: 32 if "stage2" not in name else 64 for name, i in index.items()}
+    on = with_widths(rewriter().flow, {i: widths[i] for i in rewriter().flow.free})
+    share = tail_report(Rewriter(on, residual_model())).gain_us / on.flops()
+    assert share < 0.5 * off.gain_us / residual_net().flops()
 
 
 def test_nothing_to_gain_is_said():
     report = tail_report(rewriter())
-    full = replace(report, groups=tuple(replace(g, edge_down=None) for g in report.groups))
+    full = replace(report, groups=tuple(replace(g, tail_us=0.0) for g in report.groups))
     assert full.remarks()[0].startswith("nothing to gain from the tail")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tadnn.export import Trained
     from tadnn.latency import LatencyModel
     from tadnn.search import Target
-    from tadnn.tail import Decision, Rewrite, Rewriter, Sweep, TailReport
+    from tadnn.tail import Decision, GroupReport, Rewrite, Rewriter, Sweep, TailReport
 
 _SHOWN = 40
 _RATE, _FINE_RATE = 0.1, 0.02
@@ -196,6 +196,8 @@ def _write(
         device=model.device.name,
         setting=model.setting.label,
         batch=rewriter.batch,
+        origin=found.name
+        + (", its weights carried over" if found.traced is not None else ", which has no weights"),
         latency_model=model.name,
         latency_model_error=model.nets.held_out.get("mape"),
         predicted=Predicted(prediction.latency_ms, prediction.std_ms, prediction.in_range),
@@ -268,11 +270,13 @@ def _show(found: Target, model: LatencyModel, report: TailReport) -> None:
                 -g.edge_down.change_us if g.edge_down else None,
                 g.edge_up.width if g.edge_up else None,
                 g.edge_up.change_us if g.edge_up else None,
-                "stays" if g.frozen else "normed" if g.normed else "",
+                _remark(g),
             )
             for g in report.groups[:_SHOWN]
         ],
     )  # fmt: skip
+    if any(_is_free(g) for g in report.groups):
+        print("free: the edge above costs nothing that can be told from nothing (--widen)")
     if len(report.groups) > _SHOWN:
         print(f"and {len(report.groups) - _SHOWN} more, each of a smaller share (--json has all)")
     if any(g.normed and not g.frozen for g in report.groups):
@@ -287,6 +291,16 @@ def _show(found: Target, model: LatencyModel, report: TailReport) -> None:
         f"{found.name} on {model.name}, batch {report.batch}: "
         f"{report.latency_ms:.3f} ± {report.std_ms:.3f} ms predicted"
     )
+
+
+def _is_free(group: GroupReport) -> bool:
+    return group.edge_up is not None and group.edge_up.is_free and not group.normed
+
+
+def _remark(group: GroupReport) -> str:
+    if group.frozen:
+        return "stays"
+    return "normed" if group.normed else "free" if _is_free(group) else ""
 
 
 def _show_rewrite(
