@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tadnn.tail.branching import solve_branched
 from tadnn.tail.solve import Problem, Table, elimination_order, maximise
 
 
@@ -119,3 +120,34 @@ def test_ties_of_the_sum_are_broken_alike():
     tables = [Table((0,), np.zeros(3)), Table((0, 1), np.zeros((3, 2)))]
     order, _ = elimination_order([3, 2], {(0,), (0, 1)})
     assert maximise(tables, [3, 2], order) == (0.0, (0, 0))
+
+
+def test_branching_closes_the_gap_of_a_hull():
+    """The middle of three is far below the hull: with it tried by itself, nothing is open."""
+    costs = [Table((0,), np.array([0.0, 6.0, 10.0])), Table((1,), np.array([0.0, 0.5]))]
+    gains = [Table((0,), np.array([0.0, 1.0, 10.0])), Table((1,), np.array([0.0, 0.5]))]
+    problem = Problem([3, 2], costs, gains)
+    relaxed, found = problem.solve(7.0), solve_branched(problem, 7.0)
+    assert relaxed is not None
+    assert found is not None
+    assert relaxed.bound > 6
+    assert found.gain == pytest.approx(1.5)
+    assert found.bound == pytest.approx(1.5)
+    assert problem.gain(found.choice) == pytest.approx(found.gain)
+    assert solve_branched(problem, -1.0) is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_branching_is_never_worse_and_its_bound_holds(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng)
+    costs = {c: problem.cost(c) for c in every(problem)}
+    budget = float(np.quantile(list(costs.values()), 0.4))
+    best = max(problem.gain(c) for c, cost in costs.items() if cost <= budget + 1e-9)
+    relaxed, found = problem.solve(budget), solve_branched(problem, budget)
+    assert relaxed is not None
+    assert found is not None
+    assert relaxed.gain - 1e-9 <= found.gain <= best + 1e-9
+    assert best - 1e-6 <= found.bound <= relaxed.bound + 1e-9
+    assert found.cost == pytest.approx(problem.cost(found.choice))
+    assert found.cost <= budget + 1e-6
