@@ -13,6 +13,7 @@ from tadnn.report.study_gather import study_view
 from tadnn.report.study_view import HistoryView, StudyView
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
+from tadnn.report.tail import tail_figure
 from tadnn.report.text import kernel_text
 from tadnn.report.views import (
     BreakdownView,
@@ -20,6 +21,7 @@ from tadnn.report.views import (
     PredictionView,
     ShareView,
     StairView,
+    TailView,
     setting_text,
 )
 
@@ -37,6 +39,7 @@ __all__ = [
     "StudyRow",
     "StudyShelf",
     "StudyView",
+    "TailView",
     "breakdown_figure",
     "breakdown_view",
     "front_rows",
@@ -52,4 +55,5 @@ __all__ = [
     "setting_text",
     "stairs_figure",
     "study_view",
+    "tail_figure",
 ]

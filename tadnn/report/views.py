@@ -161,9 +161,11 @@ class StairView:
     std_us: tuple[float, ...]
     present: int | None = None
     label: str = "this network"
+    measured_us: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(self.widths), len(self.latency_us), len(self.std_us)}
+        measured = self.widths if self.measured_us is None else self.measured_us
+        lengths = {len(self.widths), len(self.latency_us), len(self.std_us), len(measured)}
         if len(lengths) > 1:
             raise RequestError(
                 f"a staircase has one latency and deviation per width; got {lengths}"
@@ -177,6 +179,15 @@ class StairView:
         if self.present not in self.widths:
             return None
         return self.latency_us[self.widths.index(self.present)]
+
+
+@dataclass(frozen=True)
+class TailView:
+    """The stairs of a network's groups of widths, slowest first."""
+
+    title: str
+    subtitle: str
+    stairs: tuple[StairView, ...]
 
 
 def setting_text(front: Record) -> str:

@@ -189,6 +189,9 @@ def run_search(
     for note in notes:
         progress.note(note)
     record, files = write_front(spec, study)
+    if spec.tail_aware:
+        notes.append(_snapping_note(record))
+        progress.note(notes[-1])
     warning = infeasible_warning(record)
     if warning is not None:
         notes.append(warning)  # the caller shows it beside the least infeasible
@@ -230,6 +233,14 @@ def _require_begun(spec: StudySpec, spaces: Mapping[str, str], device: str) -> N
         clock = open_clock(device, study_setting(spec))
         here = {"device": clock.device.slug, "setting": clock.setting.to_dict()}
         require_same("device and setting", {key: frozen[key] for key in here}, here)
+
+
+def _snapping_note(record: Mapping[str, Any]) -> str:
+    counts = record["tail_aware"]
+    return (
+        f"tail-aware: {counts['sampled']} architectures were sampled and snapped to efficient "
+        f"widths; {counts['distinct']} distinct networks remained"
+    )
 
 
 def _noise_note(spec: StudySpec) -> str | None:

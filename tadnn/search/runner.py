@@ -25,6 +25,7 @@ from tadnn.errors import (
 from tadnn.search.frontier import Exhausted
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import (
+    DRAWN_ATTR,
     ERROR_ATTR,
     NET_ATTR,
     PHASE_NET_ATTR,
@@ -112,8 +113,14 @@ class Worker:
         self._size = evaluator.space.size()
         self._report = on_change or (lambda complete: None)
         self._sampler = DistinctSampler(
-            evaluator.space, spec.sampler, spec.seed, self._ledger, *evaluator.free()
+            evaluator.space,
+            spec.sampler,
+            spec.seed,
+            self._ledger,
+            *evaluator.free(),
+            snap=evaluator.snap,
         )
+        self._snaps = evaluator.snap is not None
         study.sampler = self._sampler
 
     def run(self) -> Ended:
@@ -180,6 +187,8 @@ class Worker:
         if self._ledger.key_of(trial) is not None:
             return written
         arch = trial.relative_params
+        if self._snaps:
+            trial.set_user_attr(DRAWN_ATTR, self._sampler.drawn)
         for name, value in arch.items():
             if name not in written:
                 # What trial.suggest_* does, less its checks of a proposal that is ours.

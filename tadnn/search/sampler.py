@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from tadnn.search.frontier import (
     signs_of,
 )
 from tadnn.search.ledger import Ledger
+from tadnn.search.objective import Snap
 from tadnn.spaces import Int, Space
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 #: How often a cheap sampler is asked again before its proposal's neighbours are tried.
 _ATTEMPTS = 8
 _RANDOM_TRIES = 64
+#: How much of a space is enumerated where many of its architectures are snapped to one.
+_MOST_SNAPPED = 2000
 
 
 class DistinctSampler(BaseSampler):
@@ -58,6 +61,7 @@ class DistinctSampler(BaseSampler):
             one and refreshes it itself.
         known: what ``frontier`` need not learn: objectives by index, of a list of architectures.
         constraints: what ``frontier`` keeps before a trial is spent; feasible where at most 0.
+        snap: moves every architecture onto its edges before it is taken; None: none is moved.
     """
 
     def __init__(
@@ -68,8 +72,10 @@ class DistinctSampler(BaseSampler):
         ledger: Ledger | None = None,
         known: Mapping[int, Measure] | None = None,
         constraints: Sequence[Measure] = (),
+        snap: Snap | None = None,
     ) -> None:
         self._space = space
+        self._snap = snap
         self._kind = kind
         self._seed = seed
         self._keeps_ledger = ledger is None
@@ -81,6 +87,8 @@ class DistinctSampler(BaseSampler):
         self._points: dict[int, Candidate] = {}
         #: Key of the architecture that was proposed last.
         self.last_key = ""
+        #: How many architectures were drawn for the last trial until one was new.
+        self.drawn = 0
         self.distributions: dict[str, IntDistribution | CategoricalDistribution] = {
             name: _distribution(choice, self._values[name])
             for name, choice in space.choices.items()
@@ -144,11 +152,16 @@ class DistinctSampler(BaseSampler):
         """Do nothing: the randomness of a trial derives from its number."""
 
     def _propose(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        self.drawn = 0
         for attempt, proposal in enumerate(self._proposals(study, trial)):
-            arch = self._filled(study, trial, proposal, attempt)
+            arch = self._snapped(self._filled(study, trial, proposal, attempt))
             if self._is_new(arch, trial):
                 return arch
         return self._nearby(arch, trial)
+
+    def _snapped(self, arch: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
+        self.drawn += 1
+        return dict(arch) if self._snap is None else self._snap(arch, keep)
 
     def _proposals(self, study: Study, trial: FrozenTrial) -> Iterator[dict[str, Any]]:
         if self._kind == "random":
@@ -214,18 +227,22 @@ class DistinctSampler(BaseSampler):
         rng = self._rng(trial, 2 * _ATTEMPTS)
         neighbours = self._space.neighbours(arch)
         for index in rng.permutation(len(neighbours)):
-            if self._is_new(neighbours[index], trial):
-                return dict(neighbours[index])
+            neighbour = self._snapped(neighbours[index])
+            if self._is_new(neighbour, trial):
+                return neighbour
         for _ in range(_RANDOM_TRIES):
-            sample = self._space.sample_one(rng)
+            sample = self._snapped(self._space.sample_one(rng))
             if self._is_new(sample, trial):
                 return sample
-        # Ends after at most one more architecture than were seen.
-        for candidate in self._space.enumerate():
-            if self._is_new(candidate, trial):
-                return dict(candidate)
+        # Ends after at most one more architecture than were seen, unless many are snapped to one.
+        limit = None if self._snap is None else _MOST_SNAPPED
+        for candidate in itertools.islice(self._space.enumerate(), limit):
+            arch = self._snapped(candidate)
+            if self._is_new(arch, trial):
+                return arch
         raise Exhausted(
             f"the space has {self._space.size()} architectures and the study took up every one"
+            + ("" if self._snap is None else " that was found after snapping")
         )
 
     def _complete(self, trial: FrozenTrial, fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,6 +254,7 @@ class DistinctSampler(BaseSampler):
                 if self._space.active(arch, name):
                     drawn = values[int(rng.integers(len(values)))]
                     arch[name] = fixed.get(name, drawn)
+            arch = self._snapped(arch, fixed)
             if self._is_new(arch, trial):
                 break
         return arch

@@ -132,6 +132,7 @@ class StudySpec(_Part):
     constraints: ConstraintsSpec = ConstraintsSpec()
     sampler: Literal["random", "nsga2", "tpe", "gp", "frontier"] = "nsga2"
     start_from: StrictStr | None = None
+    tail_aware: StrictBool = False
     trials: Count
     workers: Count = 1
     seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = 0
@@ -199,6 +200,8 @@ class StudySpec(_Part):
                     "objectives and constraints of latency, and measured finalists, "
                     "need the key 'latency_model'"
                 )
+            if self.tail_aware:
+                raise ValueError("tail_aware snaps widths by latency: it needs 'latency_model'")
         return self
 
     @property
@@ -225,6 +228,8 @@ class StudySpec(_Part):
         record: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
         if len(self.space) == 1:
             record["space"] = self.space[0]
+        if not self.tail_aware:
+            del record["tail_aware"]  # studies that began before there was one
         return {key: value for key, value in record.items() if value != {}}
 
     def frozen(self) -> dict[str, Any]:
