@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +14,15 @@ from tadnn.cli.output import Bars, Json, path_text, print_json, print_table, say
 from tadnn.errors import RequestError
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from tadnn.export import Trained
     from tadnn.latency import LatencyModel
     from tadnn.search import Target
-    from tadnn.tail import Decision, Rewrite, Rewriter, Sweep, TailReport
+    from tadnn.tail import Decision, GroupReport, Rewrite, Rewriter, Sweep, TailReport
 
 _SHOWN = 40
+_RATE, _FINE_RATE = 0.1, 0.02
 _PROPOSALS = (1.03, 0.97, 0.94, 0.9)
 
 Measure = Annotated[
@@ -65,6 +70,11 @@ def tail(
     write: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the rewritten network there.")
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="DATASET", help="With --write: fine-tune on it before writing."),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Of fine-tuning.")] = 1,
     picture: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw every group's staircase.")
     ] = None,
@@ -85,6 +95,8 @@ def tail(
         raise RequestError(f"one of --widen, --budget and --fastest; got {' and '.join(asked)}")
     if write is not None and not asked:
         raise RequestError("--write takes a rewrite: --widen, --budget or --fastest; got none")
+    if data is not None and write is None:
+        raise RequestError("--data fine-tunes what --write writes; got no --write")
     model = load_latency_model(on)
     found = resolve_target(target, input_shape(input))
     if measure:
@@ -100,7 +112,7 @@ def tail(
     if picture is not None:
         _draw(report, found.name, picture)
     if write is not None and rewrite is not None:
-        _write(write, found, rewriter, rewrite, decision, seed)
+        _write(write, found, rewriter, rewrite, decision, seed, (data, epochs))
     record = to_json(report, rewrite, decision)
     if json:
         print_json(record)
@@ -172,6 +184,7 @@ def _write(
     rewrite: Rewrite,
     decision: Decision | None,
     seed: int,
+    tuning: tuple[str | None, int],
 ) -> None:
     from tadnn.export import CardFacts, ExportRequest, Measured, Predicted, export_network
     from tadnn.tail import carry_over
@@ -183,6 +196,8 @@ def _write(
         device=model.device.name,
         setting=model.setting.label,
         batch=rewriter.batch,
+        origin=found.name
+        + (", its weights carried over" if found.traced is not None else ", which has no weights"),
         latency_model=model.name,
         latency_model_error=model.nets.held_out.get("mape"),
         predicted=Predicted(prediction.latency_ms, prediction.std_ms, prediction.in_range),
@@ -190,13 +205,31 @@ def _write(
         if measured is None
         else Measured(measured.latency_us / 1e3, measured.spread_us / 1e3, measured.repeats),
     )
+    data, epochs = tuning
     module = None
-    if found.traced is not None:
+    if found.traced is not None or data is not None:
         module = rewrite.net.to_module(seed)
+    if found.traced is not None and module is not None:
         weights = carry_over(rewriter.flow, found.traced.weights, rewrite.changed, seed)
         module.load_state_dict(weights)
         module.eval()
+    if data is not None and module is not None:
+        # Weights that were carried over are near where they should be; others are not.
+        rate = _FINE_RATE if found.traced is not None else _RATE
+        card = replace(card, trained=_tuned(module, rewrite, data, epochs, seed, rate))
     export_network(folder, ExportRequest(rewrite.net, card, module=module, weights_seed=seed))
+
+
+def _tuned(
+    module: nn.Module, rewrite: Rewrite, data: str, epochs: int, seed: int, rate: float
+) -> Trained:
+    """Fine-tune a rewritten network; return what it reached on the test split."""
+    from tadnn.accuracy import load_dataset, train
+    from tadnn.export import Trained
+
+    dataset = load_dataset(data, rewrite.net.input_shape)
+    done = train(module, dataset, epochs=epochs, seed=seed, learning_rate=rate, progress=Bars())
+    return Trained(done.accuracy, done.epochs, done.split)
 
 
 def _draw(report: TailReport, name: str, path: Path) -> None:
@@ -237,11 +270,13 @@ def _show(found: Target, model: LatencyModel, report: TailReport) -> None:
                 -g.edge_down.change_us if g.edge_down else None,
                 g.edge_up.width if g.edge_up else None,
                 g.edge_up.change_us if g.edge_up else None,
-                "stays" if g.frozen else "normed" if g.normed else "",
+                _remark(g),
             )
             for g in report.groups[:_SHOWN]
         ],
     )  # fmt: skip
+    if any(_is_free(g) for g in report.groups):
+        print("free: the edge above costs nothing that can be told from nothing (--widen)")
     if len(report.groups) > _SHOWN:
         print(f"and {len(report.groups) - _SHOWN} more, each of a smaller share (--json has all)")
     if any(g.normed and not g.frozen for g in report.groups):
@@ -256,6 +291,16 @@ def _show(found: Target, model: LatencyModel, report: TailReport) -> None:
         f"{found.name} on {model.name}, batch {report.batch}: "
         f"{report.latency_ms:.3f} ± {report.std_ms:.3f} ms predicted"
     )
+
+
+def _is_free(group: GroupReport) -> bool:
+    return group.edge_up is not None and group.edge_up.is_free and not group.normed
+
+
+def _remark(group: GroupReport) -> str:
+    if group.frozen:
+        return "stays"
+    return "normed" if group.normed else "free" if _is_free(group) else ""
 
 
 def _show_rewrite(

@@ -34,6 +34,23 @@ def error_summary(predicted: np.ndarray, measured: np.ndarray) -> dict[str, Any]
     }
 
 
+def calibrated_summary(
+    predicted: np.ndarray, std: np.ndarray, measured: np.ndarray
+) -> dict[str, Any]:
+    """Return :func:`error_summary`, and the percentages within one and two deviations.
+
+    Args:
+        predicted: [n].
+        std: its standard deviations, [n], in the same unit.
+        measured: [n].
+    """
+    z = np.abs(predicted - measured) / std
+    return error_summary(predicted, measured) | {
+        "one_sigma": _percent(np.mean(z <= 1)),
+        "two_sigma": _percent(np.mean(z <= 2)),
+    }
+
+
 def pairs_ordered(
     predicted: np.ndarray, measured: np.ndarray, apart: float = 0.0, within: float = math.inf
 ) -> float | None:

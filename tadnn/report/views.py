@@ -80,7 +80,8 @@ class PredictionView:
 class ShareView:
     """Equal launches: microseconds of all ``count`` together, with standard deviation.
 
-    ``is_kernel`` is false for what passes between launches.
+    ``is_kernel`` is false for what passes between launches. ``waves`` of one launch, and the
+    share of their slots that work (``utilisation``), are None where unknown.
     """
 
     label: str
@@ -89,6 +90,8 @@ class ShareView:
     std_us: float
     in_range: bool = True
     is_kernel: bool = True
+    waves: int | None = None
+    utilisation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ class BreakdownView:
                 k["count"] * k["latency_us"],
                 k["count"] * k["std_us"],
                 k["in_range"],
+                waves=k.get("waves"),
+                utilisation=k.get("utilisation"),
             )
             for k in prediction["kernels"]
         ]

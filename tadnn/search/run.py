@@ -21,6 +21,7 @@ from tadnn.search.learned import study_latency_model, study_setting
 from tadnn.search.names import require_names, require_phases
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
 from tadnn.search.runner import Ended, Worker
+from tadnn.search.seeds import enqueue, study_seeds
 from tadnn.search.spec import AUTO, StudySpec, require_same
 from tadnn.search.storage import (
     MODEL_ATTR,
@@ -121,6 +122,7 @@ def search(
         Unwritable: its folder or database takes no writes.
         WorkFailed: architecture after architecture fails.
     """
+    seeds = study_seeds(spec, evaluator.space)
     folder = results_folder(spec)
     address = StorageAddress.of(spec)
     lock = study_lock(folder)
@@ -129,6 +131,7 @@ def search(
             study = create_study(
                 spec, address.open(), spaces, facts, input_shape=evaluator.input_shape
             )
+            enqueue(study, seeds)
         if spec.workers == 1:
             ended = Worker(study, evaluator, lock, address.path is None, report).run()
         else:
@@ -165,6 +168,7 @@ def run_search(
     require_names(spec)
     results_folder(spec)
     space, spaces = study_space(spec)
+    study_seeds(spec, space)  # what is wrong with it shows before anything is measured
     if is_begun(spec):
         if fresh:
             raise RequestError(
@@ -185,6 +189,9 @@ def run_search(
     for note in notes:
         progress.note(note)
     record, files = write_front(spec, study)
+    if spec.tail_aware:
+        notes.append(_snapping_note(record))
+        progress.note(notes[-1])
     warning = infeasible_warning(record)
     if warning is not None:
         notes.append(warning)  # the caller shows it beside the least infeasible
@@ -226,6 +233,14 @@ def _require_begun(spec: StudySpec, spaces: Mapping[str, str], device: str) -> N
         clock = open_clock(device, study_setting(spec))
         here = {"device": clock.device.slug, "setting": clock.setting.to_dict()}
         require_same("device and setting", {key: frozen[key] for key in here}, here)
+
+
+def _snapping_note(record: Mapping[str, Any]) -> str:
+    counts = record["tail_aware"]
+    return (
+        f"tail-aware: {counts['sampled']} architectures were sampled and snapped to efficient "
+        f"widths; {counts['distinct']} distinct networks remained"
+    )
 
 
 def _noise_note(spec: StudySpec) -> str | None:

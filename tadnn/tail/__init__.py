@@ -9,6 +9,7 @@ from tadnn.tail.flow import Flow, Group, follow
 from tadnn.tail.measuring import Decision, decide, variants
 from tadnn.tail.report import Edge, GroupReport, TailReport, tail_report, to_json
 from tadnn.tail.rewrite import Rewrite, Rewriter
+from tadnn.tail.snapping import Snapper
 from tadnn.tail.stairs import Stairs, candidate_widths, efficient_widths, stairs
 from tadnn.tail.sweeping import Sweep, sweep_kernel, sweep_values
 from tadnn.tail.weights import carry_over, importance
@@ -25,6 +26,7 @@ __all__ = [
     "Pricer",
     "Rewrite",
     "Rewriter",
+    "Snapper",
     "Stairs",
     "Sweep",
     "TailReport",

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from tadnn.kernels import Kernel
+from tadnn.tail.branching import solve_branched
 from tadnn.tail.capacity import Capacity
 from tadnn.tail.cost import Pricer, WideKernel, WidthCosts
 from tadnn.tail.solve import MOST_ENTRIES, Problem, Table, elimination_order
@@ -91,7 +92,7 @@ class WidthProblem:
         for _ in range(1 if exact else _ROUNDS):
             problem = self._problem(around)
             rest = self._chosen(around, None).latency_us - problem.cost(around)
-            solution = problem.solve(wanted - rest, around)
+            solution = solve_branched(problem, wanted - rest, around)
             if solution is None:
                 break
             chosen = self._chosen(solution.choice, solution.bound if exact else None)
@@ -116,7 +117,7 @@ class WidthProblem:
                 [Table(t.scope, -t.values) for t in problem.gains],
                 [Table(t.scope, -t.values) for t in problem.costs],
             )
-            solution = turned.solve(-least_gain, around)
+            solution = solve_branched(turned, -least_gain, around)
             if solution is None:
                 break
             around = solution.choice

@@ -7,7 +7,6 @@ width changed, so nothing here knows layers or runtimes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,13 +15,12 @@ import numpy as np
 from tadnn.errors import ShapeError
 from tadnn.kernels import DTYPE_BYTES, Kernel
 from tadnn.latency import LatencyModel
+from tadnn.latency.likeness import UNKNOWN
 from tadnn.latency.nets import large_mb
 from tadnn.nets import Net
 from tadnn.runtimes import Runtime, find_runtime
 from tadnn.tail.flow import Flow
 from tadnn.tail.widths import with_widths
-
-_LENGTH = 4.0  # octaves
 
 
 @dataclass(frozen=True)
@@ -215,20 +213,16 @@ class Pricer:
     def difference_us(self, pairs: Sequence[tuple[Kernel, Kernel]]) -> np.ndarray:
         """Return the deviation of the difference between two kernels' latencies, [n].
 
-        Errors of neighbours are alike: with distance d between their sizes (in octaves) they
-        correlate as exp(-d / length).
+        Errors of neighbours agree, as far as they were found to where the model was fitted:
+        :class:`tadnn.latency.Likeness`.
         """
         distinct = list(dict.fromkeys(kernel for pair in pairs for kernel in pair))
         predicted = self.model.predict(distinct)
         std = dict(zip(distinct, predicted.std_us.tolist(), strict=True))
-        found = []
-        for a, b in pairs:
-            sizes = np.maximum(np.array([a.sizes, b.sizes], dtype=float), 0.5)
-            distance = float(np.abs(np.diff(np.log2(sizes), axis=0)).max())
-            alike = math.exp(-distance / _LENGTH)
-            variance = std[a] ** 2 + std[b] ** 2 - 2 * alike * std[a] * std[b]
-            found.append(self.model.nets.scale * math.sqrt(max(variance, 0.0)))
-        return np.array(found)
+        likeness = {op: fitted.likeness for op, fitted in self.model.ops.items()}
+        return self.model.nets.scale * np.array(
+            [likeness.get(a.op, UNKNOWN).difference(a, b, std[a], std[b]) for a, b in pairs]
+        )
 
     def parameters_us(self) -> float:
         """Return what one parameter adds to a network's latency, in microseconds."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from tadnn.latency import width_of
 from tadnn.tail.cost import WideKernel
 from tadnn.tail.measuring import Decision
@@ -13,6 +15,7 @@ from tadnn.tail.stairs import Stairs
 
 _NOTHING: Final = 0.005
 """A share of the latency that isn't worth speaking of."""
+_FEWEST_FOR_A_SLOPE: Final = 4
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,12 @@ class Edge:
     Attributes:
         width: channels, or heads.
         change_us: what the network's latency gains, everything else kept; negative: it saves.
+        is_free: whether that is at most the deviation of the difference from the next width.
     """
 
     width: int
     change_us: float
+    is_free: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class GroupReport:
         normed: whether a layer norm reads it, so that new channels change what is computed.
         frozen: why the width can't change; empty where it can.
         stairs: latency against width; None where frozen.
+        tail_us: what stepping to the better of both edges saves or gives beyond an even slope
+            of the same stairs: time that buys no width.
     """
 
     name: str
@@ -61,6 +68,7 @@ class GroupReport:
     normed: bool
     frozen: str
     stairs: Stairs | None
+    tail_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -83,19 +91,21 @@ class TailReport:
         free = [group for group in self.groups if not group.frozen]
         if not free:
             return ["no width of this network can change alone: there is no tail to remove"]
-        saved = self.gain_us / 1e3 / self.latency_ms
-        if saved < _NOTHING:
+        lost = self.gain_us / 1e3 / self.latency_ms
+        if lost < _NOTHING:
             return [
-                f"nothing to gain from the tail: stepping down to the nearest edges saves "
-                f"{100 * saved:.1f} % (many waves or large batches fill the hardware)"
+                f"nothing to gain from the tail: {100 * lost:.1f} % of the latency (widths stand "
+                f"near their edges, or many waves or large batches fill the hardware)"
             ]
-        return [f"stepping down to the nearest edges saves up to {100 * saved:.0f} %"]
+        return [
+            f"the tail takes up to {100 * lost:.0f} % of the latency: what the edges next to the "
+            f"present widths save or give beyond an even slope, one by one"
+        ]
 
     @property
     def gain_us(self) -> float:
-        """What stepping down to the nearest edges would save, one group at a time, added up."""
-        edges = [g.edge_down.change_us for g in self.groups if g.edge_down is not None]
-        return -sum(min(0.0, change) for change in edges)
+        """What the tails of all groups take, one at a time, added up."""
+        return sum(group.tail_us for group in self.groups)
 
 
 def tail_report(rewriter: Rewriter) -> TailReport:
@@ -132,6 +142,7 @@ def tail_report(rewriter: Rewriter) -> TailReport:
                 group.normed,
                 why,
                 stairs,
+                _tail_us(stairs, down, up) if stairs is not None else 0.0,
             )
         )
     groups.sort(key=lambda g: -g.latency_us)
@@ -164,9 +175,21 @@ def _edges(stairs: Stairs) -> tuple[Edge | None, Edge | None]:
     def edge(i: int | None) -> Edge | None:
         if i is None:
             return None
-        return Edge(int(stairs.widths[i]), float(stairs.latency_us[i] - now))
+        change = float(stairs.latency_us[i] - now)
+        return Edge(int(stairs.widths[i]), change, change <= stairs.std_us[stairs.present])
 
     return edge(down), edge(up)
+
+
+def _tail_us(stairs: Stairs, down: Edge | None, up: Edge | None) -> float:
+    """Return what the better of two edges saves or gives beyond an even slope."""
+    if len(stairs.widths) < _FEWEST_FOR_A_SLOPE:
+        return 0.0
+    slope = max(0.0, float(np.polyfit(stairs.widths, stairs.latency_us, 1)[0]))
+    now = int(stairs.widths[stairs.present])
+    edges = [edge for edge in (down, up) if edge is not None]
+    beyond = (slope * (edge.width - now) - edge.change_us for edge in edges)
+    return max(0.0, *beyond, 0.0)
 
 
 def to_json(
@@ -197,6 +220,7 @@ def _group_to_json(group: GroupReport) -> dict[str, Any]:
         "in_range": group.in_range,
         "edge_down": None if down is None else {"width": down.width, "saves_us": -down.change_us},
         "edge_up": None if up is None else {"width": up.width, "costs_us": up.change_us},
+        "tail_us": group.tail_us,
         "normed": group.normed,
         "frozen": group.frozen or None,
     }
