@@ -67,6 +67,12 @@ bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onn
 	$(BIN)/python benchmarks/finalists.py
 endif
 
+ifneq ($(wildcard benchmarks/tail.py),)
+.PHONY: bench-tail
+bench-tail: $(VENV)/.test-stamp ## networks rewritten onto their stairs, beside every simpler way; wants a quiet machine
+	$(BIN)/python benchmarks/tail.py
+endif
+
 ifneq ($(wildcard benchmarks/search_table.py),)
 SEARCH_TABLE ?= ../shared/data/accelnasbench_imagenet_mnasnet.csv.gz
 SEARCH_FEATURES ?= block*
