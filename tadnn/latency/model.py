@@ -188,12 +188,7 @@ class LatencyModel:
         """
         counts = self.launched(net, batch)
         memory = self.remember(counts)
-        waves, utilisation = self._occupancy(list(counts))
-        shares = [
-            KernelShare(kernel, count, *memory[kernel], int(waves[i]), float(utilisation[i]))
-            for i, (kernel, count) in enumerate(counts.items())
-        ]
-        shares.sort(key=lambda s: -s.latency_us * s.count)
+        shares = sorted(self.shares(counts), key=lambda s: -s.latency_us * s.count)
         total_us, std_us = self._net_us(net, counts, memory)
         inside = all(s.in_range for s in shares)
         opaque = Counter(p.layer.op for p in net.layers(batch) if isinstance(p.layer, Opaque))
@@ -205,6 +200,15 @@ class LatencyModel:
             tuple(shares),
             tuple(opaque.most_common()),
         )
+
+    def shares(self, counts: Mapping[Kernel, int]) -> list[KernelShare]:
+        """Return what kernels contribute, by how often each is launched."""
+        memory = self.remember(counts)
+        waves, utilisation = self._occupancy(list(counts))
+        return [
+            KernelShare(kernel, count, *memory[kernel], int(waves[i]), float(utilisation[i]))
+            for i, (kernel, count) in enumerate(counts.items())
+        ]
 
     def cost(self, net: Net, batch: int) -> NetCost:
         """Return what a network's latency is made of before calibration."""

@@ -21,7 +21,7 @@ _TOLERANCE: Final = 1e-4
 """Predictions are rounded to six digits; sums of them differ by more."""
 
 Candidates = Mapping[int, Sequence[int]]
-"""The widths that each free group may have, ascending; the present one among them."""
+"""The widths that each free group may have, ascending, at least one."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class WidthProblem:
         self._changes = [
             np.array(candidates[g]) - now for g, now in zip(self.groups, self._now, strict=True)
         ]
-        self._start = tuple(list(changes).index(0) for changes in self._changes)
+        self._start = tuple(int(np.argmin(np.abs(changes))) for changes in self._changes)
         self._at = {g: v for v, g in enumerate(self.groups)}
         self.sizes = [len(changes) for changes in self._changes]
         self._costs: list[Table] = []
@@ -106,9 +106,9 @@ class WidthProblem:
             around = solution.choice
         return best
 
-    def fastest(self, least_gain: float) -> Chosen:
-        """Return the widths of the least latency that gain at least ``least_gain``."""
-        around = best = self._start
+    def fastest(self, least_gain: float) -> Chosen | None:
+        """Return the widths of the least latency that gain ``least_gain``; None if none do."""
+        around, best = self._start, None
         for _ in range(1 if self._is_exact else _ROUNDS):
             problem = self._problem(around)
             # The same problem with cost and gain trading places.
@@ -121,10 +121,10 @@ class WidthProblem:
             if solution is None:
                 break
             around = solution.choice
-            found, known = self._chosen(around, None), self._chosen(best, None)
-            if found.gain >= least_gain and found.latency_us < known.latency_us:
-                best = around
-        return self._chosen(best, None)
+            found = self._chosen(around, None)
+            if found.gain >= least_gain and (best is None or found.latency_us < best.latency_us):
+                best = found
+        return best
 
     def cheapest_us(self) -> float:
         """Return the least latency that any widths among the candidates have."""

@@ -7,8 +7,11 @@ width changed, so nothing here knows layers or runtimes.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +24,9 @@ from tadnn.nets import Net
 from tadnn.runtimes import Runtime, find_runtime
 from tadnn.tail.flow import Flow
 from tadnn.tail.widths import with_widths
+
+_VECTOR: Final = 16
+"""Channels that fill whole vectors on every device of today."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,9 @@ class WidthCosts:
         still: the others, with how often each is launched.
         irregular: names of groups left alone, since a change of theirs changes which kernels
             are launched, or sizes of kernels otherwise than in proportion.
+        exact: whether these are the very kernels that the network launches as it is. Some
+            runtimes launch more at widths that don't fill a vector; what is told here is what
+            they launch at widths that do.
     """
 
     flow: Flow
@@ -99,6 +108,7 @@ class WidthCosts:
     kernels: tuple[WideKernel, ...]
     still: Mapping[Kernel, int]
     irregular: tuple[str, ...] = field(default=())
+    exact: bool = True
 
 
 def width_costs(flow: Flow, model: LatencyModel, batch: int = 1) -> WidthCosts:
@@ -110,13 +120,14 @@ def width_costs(flow: Flow, model: LatencyModel, batch: int = 1) -> WidthCosts:
         batch: the batch size.
     """
     runtime, dtype = find_runtime(model.setting.runtime), model.setting.dtype
-    now = _Lowered.of(flow.net, batch, dtype, runtime)
+    whole = _whole(flow)
+    now = _Lowered.of(with_widths(flow, whole), batch, dtype, runtime)
     slopes: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
     free, irregular = [], []
     for index, group in enumerate(flow.groups):
         if group.frozen:
             continue
-        found = _slopes(flow, index, now, batch, dtype, runtime)
+        found = _slopes(flow, index, whole, now, batch, dtype, runtime)
         if found is None:
             irregular.append(group.name)
             continue
@@ -125,16 +136,41 @@ def width_costs(flow: Flow, model: LatencyModel, batch: int = 1) -> WidthCosts:
             slopes.setdefault(at, {})[index] = slope
     wide: dict[tuple[Kernel, tuple[tuple[int, tuple[int, ...]], ...]], list[int]] = {}
     still: dict[Kernel, int] = {}
+    back = {index: flow.groups[index].width - width for index, width in whole.items()}
     for b, i, kernel in now:
         if (b, i) in slopes:
-            wide.setdefault((kernel, tuple(sorted(slopes[b, i].items()))), []).append(b)
+            follows = tuple(sorted(slopes[b, i].items()))
+            # As it is at the present widths.
+            kernel = WideKernel(kernel, follows, 1, b).at(back)
+            wide.setdefault((kernel, follows), []).append(b)
         else:
             still[kernel] = still.get(kernel, 0) + 1
     kernels = tuple(
         WideKernel(kernel, slope, len(blocks), blocks[0])
         for (kernel, slope), blocks in wide.items()
     )
-    return WidthCosts(flow, batch, tuple(free), kernels, still, tuple(irregular))
+    launched = Counter(k for _, _, k in _Lowered.of(flow.net, batch, dtype, runtime))
+    told = Counter(still)
+    for wide_kernel in kernels:
+        told[wide_kernel.kernel] += wide_kernel.count
+    return WidthCosts(flow, batch, tuple(free), kernels, still, tuple(irregular), launched == told)
+
+
+def _whole(flow: Flow) -> dict[int, int]:
+    """Return the least widths that fill whole vectors, where all free groups have such.
+
+    Runtimes that lay images out in blocks of channels launch the same kernels for all of them.
+    """
+    widths = {}
+    for index in flow.free:
+        group = flow.groups[index]
+        unit = math.lcm(group.grain, _VECTOR)
+        widths[index] = -(-group.width // unit) * unit
+    try:
+        with_widths(flow, widths).chain(1)
+    except ShapeError:
+        return {index: flow.groups[index].width for index in flow.free}
+    return widths
 
 
 @dataclass(frozen=True)
@@ -157,14 +193,20 @@ class _Lowered:
 
 
 def _slopes(
-    flow: Flow, index: int, now: _Lowered, batch: int, dtype: str, runtime: Runtime
+    flow: Flow,
+    index: int,
+    whole: Mapping[int, int],
+    now: _Lowered,
+    batch: int,
+    dtype: str,
+    runtime: Runtime,
 ) -> dict[tuple[int, int], tuple[int, ...]] | None:
     """Return what every kernel's sizes gain per unit of one width; None where they don't so."""
-    grain = flow.groups[index].grain
+    unit = math.lcm(flow.groups[index].grain, _VECTOR)
     found: dict[tuple[int, int], tuple[int, ...]] = {}
     for steps in (1, 2):
-        change = steps * grain
-        net = with_widths(flow, {index: flow.groups[index].width + change})
+        change = steps * unit
+        net = with_widths(flow, {**whole, index: whole[index] + change})
         try:
             other = _Lowered.of(net, batch, dtype, runtime)
         except ShapeError:
@@ -197,18 +239,17 @@ class Pricer:
 
     def __init__(self, model: LatencyModel) -> None:
         self.model = model
+        # Groups that follow each other ask for the same kernels again and again.
+        self._us: dict[Kernel, float] = {}
+        self._std: dict[Kernel, float] = {}
 
     def kernels_us(self, kernels: Sequence[Kernel]) -> np.ndarray:
         """Return what kernels add to a network's latency, in microseconds, [n]."""
-        nets = self.model.nets
-        distinct = list(dict.fromkeys(kernels))
-        us = dict(zip(distinct, self.model.predict_us(distinct).tolist(), strict=True))
-        device = self.model.device
-        added = {
-            kernel: nets.scale * us[kernel] + nets.large_us * large_mb(kernel, device)
-            for kernel in distinct
-        }
-        return np.array([added[kernel] for kernel in kernels])
+        nets, device, us = self.model.nets, self.model.device, self._us
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in us]
+        for kernel, alone in zip(new, self.model.predict_us(new).tolist(), strict=True):
+            us[kernel] = nets.scale * alone + nets.large_us * large_mb(kernel, device)
+        return np.array([us[kernel] for kernel in kernels])
 
     def difference_us(self, pairs: Sequence[tuple[Kernel, Kernel]]) -> np.ndarray:
         """Return the deviation of the difference between two kernels' latencies, [n].
@@ -216,9 +257,10 @@ class Pricer:
         Errors of neighbours agree, as far as they were found to where the model was fitted:
         :class:`tadnn.latency.Likeness`.
         """
-        distinct = list(dict.fromkeys(kernel for pair in pairs for kernel in pair))
-        predicted = self.model.predict(distinct)
-        std = dict(zip(distinct, predicted.std_us.tolist(), strict=True))
+        std = self._std
+        distinct = dict.fromkeys(kernel for pair in pairs for kernel in pair)
+        new = [kernel for kernel in distinct if kernel not in std]
+        std.update(zip(new, self.model.predict(new).std_us.tolist(), strict=True))
         likeness = {op: fitted.likeness for op, fitted in self.model.ops.items()}
         return self.model.nets.scale * np.array(
             [likeness.get(a.op, UNKNOWN).difference(a, b, std[a], std[b]) for a, b in pairs]

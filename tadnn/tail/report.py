@@ -111,7 +111,8 @@ class TailReport:
 def tail_report(rewriter: Rewriter) -> TailReport:
     """Return the tail report of a network."""
     prediction = rewriter.model.predict_net(rewriter.net, rewriter.batch)
-    shares = {share.kernel: share for share in prediction.kernels}
+    counts = {wide.kernel: wide.count for wide in rewriter.costs.kernels}
+    shares = {share.kernel: share for share in rewriter.model.shares(counts)}
     mine: dict[int, list[WideKernel]] = {}
     for wide in rewriter.costs.kernels:
         mine.setdefault(_owner(wide), []).append(wide)

@@ -126,13 +126,12 @@ class Rewriter:
 
         Groups that a layer norm reads stay: a new channel would change what it computes.
         """
-        candidates = {
-            group: [width for width in edges if width >= self.flow.groups[group].width]
-            for group, edges in self._edges().items()
-        }
+        candidates = {}
+        for group, edges in self._edges().items():
+            now = self.flow.groups[group].width
+            candidates[group] = [width for width in edges if width >= now] or [now]
         chosen = self._problem(candidates).choose(self.present_us)
-        assert chosen is not None  # the present widths fit
-        return self._rewrite(chosen)
+        return self._rewrite(chosen) if chosen is not None else self._unchanged()
 
     def within(self, budget: float) -> Rewrite:
         """Return the network of the most capacity within a share of the present latency.
@@ -161,10 +160,17 @@ class Rewriter:
 
     def fastest(self) -> Rewrite:
         """Return the fastest network with at least the present capacity."""
-        return self._rewrite(self._problem(self._edges()).fastest(0.0))
+        chosen = self._problem(self._edges()).fastest(0.0)
+        if chosen is None or chosen.latency_us >= self.present_us:
+            return self._unchanged()
+        return self._rewrite(chosen)
 
     def _edges(self) -> dict[int, list[int]]:
-        """Return the efficient widths of every group; normed ones don't grow."""
+        """Return the efficient widths of every group; normed ones don't grow.
+
+        The present width is one of them, unless the runtime launches more there than at widths
+        that fill its vectors: it isn't priced rightly, and worth leaving.
+        """
         edges = {}
         for group, found in self.stairs.items():
             most = found.present if self._normed(group) else len(found.widths)
@@ -172,14 +178,26 @@ class Rewriter:
             if len(kept) > _MOST_EDGES:  # a smooth slope: as good at fewer places
                 at = np.linspace(0, len(kept) - 1, _MOST_EDGES).round().astype(int)
                 kept = [kept[i] for i in at]
-            edges[group] = [int(found.widths[i]) for i in sorted({*kept, found.present})]
+            if self._may_stay(found) or not kept:
+                kept.append(found.present)
+            edges[group] = [int(found.widths[i]) for i in sorted(set(kept))]
         return edges
+
+    def _may_stay(self, found: Stairs) -> bool:
+        others = np.delete(found.widths, found.present)
+        if self.costs.exact or not len(others):
+            return True
+        return bool(found.widths[found.present] % np.gcd.reduce(others) == 0)
 
     def _normed(self, group: int) -> bool:
         return self.flow.groups[group].normed
 
     def _problem(self, candidates: Mapping[int, list[int]]) -> WidthProblem:
         return WidthProblem(self.costs, self.pricer, self.capacity, self.weights, candidates)
+
+    def _unchanged(self) -> Rewrite:
+        now = {group: self.flow.groups[group].width for group in self.costs.free}
+        return self._rewrite(Chosen(now, self.present_us, 0.0, None))
 
     def _rewrite(self, chosen: Chosen) -> Rewrite:
         net = with_widths(self.flow, chosen.widths)
