@@ -16,3 +16,4 @@ app = typer.Typer(
 from tadnn.cli import listing  # isort: skip  # noqa: E402, F401
 from tadnn.cli import learning  # isort: skip  # noqa: E402, F401
 from tadnn.cli import study  # isort: skip  # noqa: E402, F401
+from tadnn.cli import proxies  # isort: skip  # noqa: E402, F401

@@ -24,8 +24,8 @@ def load_space(name: str | Path) -> Space:
 
     The file defines ``choices`` (a dict of :class:`Int` and :class:`Categorical`)
     and ``build(arch, input_shape, classes) -> Net``, and may define
-    ``default_input`` (C, H, W), ``default_classes`` and ``phases`` (a dict of further
-    builders by name; see :class:`Space`).
+    ``default_input`` (C, H, W), ``default_classes``, ``phases`` (a dict of further builders by
+    name) and ``arch_of`` (reads an architecture from a text); see :class:`Space`.
 
     Raises:
         UnknownName: there is no such space; near matches are shown.
@@ -50,6 +50,7 @@ def load_space(name: str | Path) -> Space:
             default_classes=getattr(module, "default_classes", 1000),
             source_hash=file_hash(path),
             phases=phases,
+            arch_of=getattr(module, "arch_of", None),
         )
         check_conditions(space.choices)
         if "space" in space.choices:
