@@ -94,7 +94,7 @@ def test_dead_features_have_no_value():
 
 
 def test_one_block_is_too_few():
-    with pytest.raises(RequestError, match=r"at least two blocks; this network has 1"):
+    with pytest.raises(WorkFailed, match=r"at least two blocks; this network has 1"):
         evaluate_proxy("progressivity", None, nn.Sequential(conv(3, 4), head(4)), IMAGES, 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ MIN_NETS = 5
 
 _RESAMPLES = 1000
 _COVERED = 0.95
+_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ def agreement(values: Sequence[float], accuracies: Sequence[float], seed: int = 
         RequestError: there are fewer than 5 networks, or as many values as accuracies.
     """
     x, y = _checked(values, accuracies)
-    spearman, kendall = _spearman(x, y), _kendall(x, y)
-    if spearman is None or kendall is None:
+    once = np.ones((1, len(x)))
+    if not (np.ptp(x) > 0 and np.ptp(y) > 0):
         return Agreement(None, None, None, None)
-    picks = _resamples(len(x), seed)
+    counts = _resamples(len(x), seed)
     return Agreement(
-        spearman,
-        kendall,
-        _interval([_spearman(x[pick], y[pick]) for pick in picks]),
-        _interval([_kendall(x[pick], y[pick]) for pick in picks]),
+        float(_spearmans(x, y, once)[0]),
+        float(_kendalls(x, y, once)[0]),
+        _interval(_spearmans(x, y, counts)),
+        _interval(_kendalls(x, y, counts)),
     )
 
 
@@ -82,52 +82,67 @@ def gain(
     """
     x, y = _checked(values, accuracies)
     base, _ = _checked(baseline, accuracies)
-    if _spearman(x, y) is None or _spearman(base, y) is None:
+    if not (np.ptp(x) > 0 and np.ptp(base) > 0 and np.ptp(y) > 0):
         return None
-    differences = []
-    for pick in _resamples(len(x), seed):
-        ours, theirs = _spearman(x[pick], y[pick]), _spearman(base[pick], y[pick])
-        differences.append(None if ours is None or theirs is None else ours - theirs)
-    return _interval(differences)
+    counts = _resamples(len(x), seed)
+    return _interval(_spearmans(x, y, counts) - _spearmans(base, y, counts))
 
 
 def _checked(values: Sequence[float], accuracies: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(values, dtype=float), np.asarray(accuracies, dtype=float)
-    if len(x) != len(y) or len(x) < MIN_NETS:
+    """Return both as ranks from 0: minus infinity counts as the least, however far."""
+    if len(values) != len(accuracies) or len(values) < MIN_NETS:
         raise RequestError(
             f"rank correlations take a value and an accuracy of at least {MIN_NETS} networks; "
-            f"received {len(x)} and {len(y)}"
+            f"received {len(values)} and {len(accuracies)}"
         )
-    return x, y
+    x, y = (np.unique(np.asarray(v), return_inverse=True)[1] for v in (values, accuracies))
+    return x.astype(float), y.astype(float)
 
 
 def _resamples(count: int, seed: int) -> np.ndarray:
+    """Return how often each network was drawn, float64 ``[resamples, n]``."""
     rng = np.random.default_rng(seed)
-    return rng.integers(count, size=(_RESAMPLES, count))
+    return rng.multinomial(count, np.full(count, 1 / count), size=_RESAMPLES).astype(float)
 
 
-def _spearman(x: np.ndarray, y: np.ndarray) -> float | None:
-    from scipy.stats import rankdata
+def _spearmans(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation of every resample; NaN where one of them is constant."""
+    total = counts.sum(axis=1, keepdims=True)
+    ranks = []
+    for values in (x, y):
+        # A group of equals has the mean of the ranks that its members take up.
+        groups = np.eye(int(values.max()) + 1)[values.astype(int)]
+        sizes = counts @ groups
+        mean = np.cumsum(sizes, axis=1) - sizes / 2
+        ranks.append((mean - total / 2) @ groups.T)
+    a, b = ranks
+    with np.errstate(invalid="ignore"):
+        found: np.ndarray = (counts * a * b).sum(axis=1) / np.sqrt(
+            (counts * a * a).sum(axis=1) * (counts * b * b).sum(axis=1)
+        )
+    return found
 
-    a, b = rankdata(x), rankdata(y)
-    a, b = a - a.mean(), b - b.mean()
-    size = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / size if size > 0 else None
+
+def _kendalls(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return Kendall's tau-b of every resample; NaN where one of them is constant."""
+    agree, in_x, in_y = (np.zeros(len(counts)) for _ in range(3))
+    for begin in range(0, len(x), _BLOCK):  # all pairs of many networks would not fit
+        part = slice(begin, begin + _BLOCK)
+        sign_x, sign_y = (np.sign(v[part, None] - v[None, :]) for v in (x, y))
+        for sums, signs in (
+            (agree, sign_x * sign_y),
+            (in_x, np.abs(sign_x)),
+            (in_y, np.abs(sign_y)),
+        ):
+            sums += (counts[:, part] * (counts @ signs.T)).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        found: np.ndarray = agree / np.sqrt(in_x * in_y)
+    return found
 
 
-def _kendall(x: np.ndarray, y: np.ndarray) -> float | None:
-    from scipy.stats import kendalltau
-
-    # Ranks: differences of minus infinities are no numbers.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        found = float(kendalltau(x, y).statistic)
-    return None if np.isnan(found) else found
-
-
-def _interval(found: Sequence[float | None]) -> tuple[float, float] | None:
-    defined = [value for value in found if value is not None]
-    if not defined:
+def _interval(found: np.ndarray) -> tuple[float, float] | None:
+    defined = found[np.isfinite(found)]
+    if not len(defined):
         return None
     tail = 100 * (1 - _COVERED) / 2
     low, high = np.percentile(defined, [tail, 100 - tail])

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: What stands for a value that a network has not: the last of all.
 NONE = -math.inf
 
+# A process takes seconds to start: so many networks each are worth it.
+_WORTH = 8
 _CHUNK = 4
 
 
@@ -170,7 +172,7 @@ def score_all(
 def _mapped(
     task: Task, archs: Sequence[Mapping[str, Any]], workers: int
 ) -> Iterator[Iterator[Scored]]:
-    workers = min(workers, -(-len(archs) // _CHUNK))
+    workers = min(workers, len(archs) // _WORTH)
     if workers <= 1:
         with _one_thread():
             scorer = Scorer(task)

@@ -58,8 +58,9 @@ class _BlockProxy(Proxy):
         """Return the value; it may be negative.
 
         Raises:
-            RequestError: the module is no classifier, or has fewer than two blocks.
-            WorkFailed: a pass fails, or the network has no finite value.
+            RequestError: the module is no classifier.
+            WorkFailed: a pass fails, or the network has no finite value, such as one of a
+                single block.
         """
         module = required(self, "module", module)
         shape = (self.batch_size, *required(self, "dataset", dataset).input_shape)
@@ -121,7 +122,8 @@ class Trainability(_BlockProxy):
         """Return the mean over blocks, at most 0.
 
         Raises:
-            WorkFailed: a block hands back what it receives: an identity.
+            WorkFailed: a block hands back what it receives: an identity; or no two blocks in
+                succession have features of one layout.
         """
         terms = []
         for before, after in reversed(list(pairwise(features))):
@@ -136,7 +138,7 @@ class Trainability(_BlockProxy):
             norm = jacobian_norm(back, signs)
             terms.append(2.0 - norm - 1.0 / (norm + _SMALL))
         if not terms:
-            raise RequestError("trainability compares blocks whose features have one layout")
+            raise WorkFailed("trainability compares blocks whose features have one layout")
         return math.fsum(terms) / len(terms)
 
 

@@ -19,7 +19,7 @@ from tadnn.accuracy.modules import (
     require_finite_weights,
 )
 from tadnn.accuracy.proxies.zen import gaussian_tensors
-from tadnn.errors import RequestError, WorkFailed
+from tadnn.errors import WorkFailed
 
 #: Feature maps are ``[n, C, H, W]``, tokens ``[n, length, D]``; what is flat belongs to the head.
 _DIMENSIONS = (3, 4)
@@ -49,8 +49,8 @@ def block_features(
         generator: draws weights, then noise.
 
     Raises:
-        RequestError: the module is no classifier, or has fewer than two blocks.
-        WorkFailed: a pass fails, or gives NaN or infinity.
+        RequestError: the module is no classifier.
+        WorkFailed: it has fewer than two blocks, a pass fails, or gives NaN or infinity.
     """
     require_finite_weights(module)
     device = device_of(module)
@@ -63,7 +63,7 @@ def block_features(
         with random_state_kept(device), _seeing(module, seen), failures_named(proxy, images):
             logits = as_logits(functional_call(module, tensors, (images,)))
     if len(seen) < 2:
-        raise RequestError(
+        raise WorkFailed(
             f"{proxy} compares the feature maps of at least two blocks; this network has "
             f"{len(seen)}"
         )
