@@ -83,6 +83,8 @@ def proxies(
         return
     title = f"{record['n']} networks of {target} after {epochs} epoch(s) on {task.dataset}"
     _print_agreement(record, title)
+    if record["failed"]:
+        say(f"note: {record['failed']} networks could not be trained; they are ranked last")
     chosen = record["recommended"]
     print(f"recommended: {chosen['name']} ({chosen['reason']}); proxy: auto uses it")
 

@@ -143,7 +143,8 @@ def sample_agreement(
         progress: told of every network.
 
     Returns:
-        `proxy_records` with ``recommended``, and what was sampled.
+        `proxy_records` with ``recommended``, what was sampled, and how many trainings ``failed``
+        (such networks are ranked last).
 
     Raises:
         RequestError: the sample is too small.
@@ -167,13 +168,16 @@ def sample_agreement(
 
     score_all(task, [archs[i] for i in missing], workers, progress, keep)
     scored = [Scored.from_record(read_json(file)) for file in files]
-    found = proxy_records(scored, [_known(each) for each in scored], task.seed)
+    # What cannot be trained is worse than anything that can.
+    accuracies = [NONE if each.accuracy is None else each.accuracy for each in scored]
+    found = proxy_records(scored, accuracies, task.seed)
     record = {
         "space": space.name,
         "dataset": task.dataset,
         "input_shape": list(task.input_shape),
         "epochs": task.epochs,
         "seed": task.seed,
+        "failed": accuracies.count(NONE),
         **found,
         "recommended": recommend(found),
     }
@@ -236,11 +240,6 @@ def _folder(space: Space, task: Task) -> Path:
     """Return where results for a space, a data set and an input are kept."""
     what = stable_hash([space.hash, task.dataset, list(task.input_shape), task.classes])
     return STUDIES.local / ".proxies" / what
-
-
-def _known(scored: Scored) -> float:
-    assert scored.accuracy is not None  # the task trains
-    return scored.accuracy
 
 
 def _listed(interval: tuple[float, float] | None) -> list[float] | None:

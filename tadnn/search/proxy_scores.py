@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
@@ -26,7 +27,6 @@ NONE = -math.inf
 
 # A process takes seconds to start: so many networks each are worth it.
 _WORTH = 8
-_CHUNK = 4
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class Scored:
         values: by proxy; `NONE` where the network has none.
         seconds: by proxy.
         unfit: proxies that cannot look at such a network, and why.
-        accuracy: on the validation split after the task's training; None without.
+        accuracy: on the validation split after the task's training; None without, and where
+            that failed, such as by a loss that grew beyond all bounds.
     """
 
     values: Mapping[str, float]
@@ -104,7 +105,6 @@ class Scorer:
 
         Raises:
             RequestError: it cannot be built.
-            WorkFailed: its training failed.
         """
         from tadnn.accuracy import checked_score, noise_for, shared_passes
 
@@ -135,7 +135,10 @@ class Scorer:
             return None
         from tadnn.accuracy import train
 
-        done = train(net.to_module(seed), self._dataset, epochs=self._task.epochs, seed=seed)
+        try:
+            done = train(net.to_module(seed), self._dataset, epochs=self._task.epochs, seed=seed)
+        except WorkFailed:
+            return None
         return float(done.validation_accuracy)
 
 
@@ -156,7 +159,7 @@ def score_all(
         on_result: called with the position and the results of every network, in order.
 
     Raises:
-        TadnnError: a network cannot be built, or its training failed.
+        TadnnError: a network cannot be built, or a process died.
     """
     label = "scoring" if task.epochs is None else "scoring and training"
     with progress.task(label, len(archs)) as advance, _mapped(task, archs, workers) as results:
@@ -181,7 +184,11 @@ def _mapped(
     # Not forked: torch's threads would not survive it.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (task,))
     try:
-        yield pool.map(_score, map(dict, archs), chunksize=_CHUNK)
+        yield pool.map(_score, map(dict, archs))
+    except BrokenProcessPool as error:
+        raise WorkFailed(f"a process that scores networks died, for want of memory? {error}") from (
+            error
+        )
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -94,7 +94,7 @@ def weight_gradients(
 
 
 def _content(tensor: Tensor) -> bytes:
-    return hashlib.sha256(tensor.contiguous().numpy().tobytes()).digest()
+    return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).digest()
 
 
 def _gradients(
