@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import TYPE_CHECKING, Any
 
 from tadnn.errors import RequestError, WorkFailed
@@ -181,10 +181,16 @@ def _mapped(
             scorer = Scorer(task)
             yield (scorer.score(arch) for arch in archs)
         return
+    others = set(active_children())
     # Not forked: torch's threads would not survive it.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (task,))
     try:
         yield pool.map(_score, map(dict, archs))
+    except KeyboardInterrupt:
+        # Nobody waits for trainings to end; what was finished is with the caller.
+        for child in set(active_children()) - others:
+            child.terminate()
+        raise
     except BrokenProcessPool as error:
         raise WorkFailed(f"a process that scores networks died, for want of memory? {error}") from (
             error
@@ -213,7 +219,7 @@ def _begin(task: Task) -> None:
     global _scorer
     import torch
 
-    # Ctrl-C is the parent's; it lets us finish the network at hand.
+    # Ctrl-C is the parent's, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     _scorer = Scorer(task)
