@@ -11,7 +11,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt 
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-gpu lint format clean
+.PHONY: help quickstart test test-slow test-gpu screenshots lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
@@ -25,6 +25,9 @@ test: lint ## install the test tools, check style, types and rooms, run the suit
 
 test-slow: $(VENV)/.test-stamp ## run the exhaustive tests as well
 	$(PYTEST) -m "not gpu" $(PYTEST_ARGS)
+
+screenshots: $(VENV)/.test-stamp ## take the pictures of the browser anew (docs/images)
+	TADNN_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/test_browser_chromium.py -k screenshots
 
 test-gpu: $(VENV)/.test-stamp ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)
@@ -51,10 +54,33 @@ bench-search-loop: $(VENV)/.run-stamp ## trials per second against bare Optuna
 	$(BIN)/python benchmarks/search_loop.py
 endif
 
+ifneq ($(wildcard benchmarks/latency.py),)
+.PHONY: bench-latency
+bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baselines, on public tables
+	$(BIN)/python benchmarks/latency.py
+	$(BIN)/python benchmarks/whole_networks.py
+endif
+
 ifneq ($(wildcard benchmarks/finalists.py),)
 .PHONY: bench-finalists
 bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onnxruntime; half an hour, wants a quiet machine
 	$(BIN)/python benchmarks/finalists.py
+endif
+
+ifneq ($(wildcard benchmarks/tail.py),)
+.PHONY: bench-tail
+bench-tail: $(VENV)/.test-stamp ## networks rewritten onto their stairs, beside every simpler way; wants a quiet machine
+	$(BIN)/python benchmarks/tail.py
+endif
+
+ifneq ($(wildcard benchmarks/search_table.py),)
+SEARCH_TABLE ?= ../shared/data/accelnasbench_imagenet_mnasnet.csv.gz
+SEARCH_FEATURES ?= block*
+SEARCH_OBJECTIVES ?= --minimize '100 - val_top1' --minimize '1000/throughput_a100_ips'
+.PHONY: bench-search
+bench-search: $(VENV)/.run-stamp ## samplers on a table of evaluated networks: table and curves
+	$(BIN)/python benchmarks/search_table.py $(SEARCH_TABLE) --features '$(SEARCH_FEATURES)' \
+	  $(SEARCH_OBJECTIVES) --write build/bench-search.md --plot build/bench-search.png
 endif
 
 clean: ## remove .venv, caches and builds (results stay)

@@ -28,10 +28,13 @@ from tadnn.profiling import FAKE_DEVICE
 from tadnn.search import find_study, load_spec, resolve_target
 
 COMMANDS = {
-    "devices", "spaces", "profile", "fit", "evaluate", "latency", "search", "front", "plot",
-    "export",
+    "devices", "spaces", "profile", "fit", "adapt", "calibrate", "evaluate", "latency", "screen",
+    "search", "front", "plot", "export", "browse", "report", "sweep", "tail",
 }  # fmt: skip
-SUMMARY = ["n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"]
+JUDGED = [
+    *("n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"),
+    *("near_pairs", "one_sigma", "two_sigma", "out_of_range"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +151,7 @@ def test_search_prints_the_front_and_what_it_wrote(place):
     assert printed_ == read_json(results / "front.json")
     pictures = [
         f"{name}.{suffix}"
-        for name in ("pareto", "prediction", "breakdown", "stairs")
+        for name in ("pareto", "history", "prediction", "breakdown", "stairs")
         for suffix in ("png", "svg")
     ]
     assert files == {
@@ -183,7 +186,7 @@ def test_search_again_exports_nothing_again(here, place, tadnn_, monkeypatch):
     assert "profiling" not in err
     assert "training" not in err
     paths = [line.strip() for line in out.partition("wrote\n")[2].splitlines()]
-    assert len(paths) == 11
+    assert len(paths) == 13
     assert all((here / path).exists() for path in paths)
     assert "a network against itself differs by up to 0.0 %" in out
     assert max(map(len, out.splitlines())) <= 80
@@ -213,7 +216,7 @@ def test_plot(here, tmp_path, tadnn_):
     out, _ = tadnn_("plot", "tiny", "--formats", "png,svg,pdf", "-o", tmp_path / "pictures")
     paths = sorted((tmp_path / "pictures").iterdir())
     assert sorted(out.split()) == [str(path) for path in paths]
-    assert len(paths) == 12
+    assert len(paths) == 15
     heads = {".png": b"\x89PNG", ".svg": b"<?xm", ".pdf": b"%PDF"}
     assert all(path.read_bytes()[:4] == heads[path.suffix] for path in paths)
 
@@ -230,7 +233,8 @@ def test_plot_says_what_it_cannot_draw_without_the_frozen_model(
     monkeypatch.chdir(tmp_path / "copy")
     shutil.rmtree("latency_models/auto-tiny")
     out, err = tadnn_("plot", "tiny", "--formats", "png", "-o", "pictures")
-    assert out.split() == ["pictures/pareto.png", "pictures/prediction.png"]
+    drawn = ["pareto", "history", "prediction"]
+    assert out.split() == [f"pictures/{name}.png" for name in drawn]
     assert "no breakdown and no stairs: unknown latency model 'auto-tiny'" in err
 
 
@@ -427,12 +431,12 @@ def tables(here, tmp_path):
 
 def test_evaluate_a_kernel_table(tables, printed, tadnn_):
     result = printed("evaluate", tables[0], "--on", "auto-tiny")
-    assert list(result) == ["overall", "by_op", "out_of_range"]
-    assert list(result["overall"]) == SUMMARY
+    assert list(result) == ["overall", "by_op", "out_of_range", "contradictions"]
+    assert list(result["overall"]) == JUDGED
     assert set(result["by_op"]) == {
         "conv2d", "batch_norm", "relu", "add", "global_avg_pool", "linear",
     }  # fmt: skip
-    assert all(list(summary) == SUMMARY for summary in result["by_op"].values())
+    assert all(list(summary) == JUDGED for summary in result["by_op"].values())
     overall = result["overall"]
     assert sum(summary["n"] for summary in result["by_op"].values()) == overall["n"]
     # Measured 1.1 times the prediction: an error of 1/1.1 - 1 everywhere.
@@ -447,10 +451,30 @@ def test_evaluate_a_kernel_table(tables, printed, tadnn_):
 
 def test_evaluate_a_timing_table(tables, printed):
     result = printed("evaluate", tables[1], "--on", "auto-tiny")
-    assert list(result) == ["overall", "by_op", "out_of_range"]
-    assert list(result["overall"]) == SUMMARY
+    assert list(result) == ["overall", "by_op", "out_of_range", "contradictions"]
+    assert list(result["overall"]) == JUDGED
     assert (result["overall"]["n"], result["by_op"], result["out_of_range"]) == (8, {}, 0)
     assert result["overall"]["mape"] == pytest.approx(0, abs=1e-3)
+
+
+def test_adapt_and_calibrate(tables, place, tmp_path, monkeypatch, printed):
+    shutil.copytree(place[0], tmp_path / "copy")
+    monkeypatch.chdir(tmp_path / "copy")
+    made = printed("adapt", tables[0], "--on", "auto-tiny", "--name", "slower")
+    assert list(made) == ["latency_model", "path", "device", "base", "kernels", "held_out"]
+    assert (made["latency_model"], made["base"]) == ("slower", "auto-tiny")
+    assert made["kernels"] == made["held_out"]["overall"]["n"]
+    # Ten percent slower, as the adapted model has learned.
+    assert abs(printed("evaluate", tables[0], "--on", "slower")["overall"]["bias"]) < 2
+    made = printed("calibrate", tables[1], "--on", "slower", "--name", "whole", "--notes", "lent")
+    assert list(made) == [
+        "latency_model", "path", "device", "base", "timings", "nets", "factors",
+    ]  # fmt: skip
+    model = load_latency_model("whole")
+    assert model.card.notes == "lent"
+    assert made["nets"] == model.nets.to_dict()
+    assert made["timings"] == len(model.card.data["calibration_nets"]) == 8
+    assert printed("evaluate", tables[1], "--on", "whole")["overall"]["mape"] < 5
 
 
 def test_fit_to_tables(tables, place, tmp_path, monkeypatch, printed):

@@ -29,7 +29,10 @@ def random_kernel(rng: random.Random) -> Kernel:
         sizes["pad"] = rng.randint(0, min(sizes["r"], sizes["s"]) // 2)
         reach = 6 * sizes.get("dilation", 1) + 1
         sizes["h"], sizes["w"] = reach + rng.randint(0, 60), reach + rng.randint(0, 60)
-    for name in OPS[op].optional:
+    if op == "conv_transpose2d" and rng.random() < 0.3:
+        sizes |= {name: rng.randint(1, 5) for name in ("stride_w", "dilation", "dilation_w")}
+        sizes |= {"pad_w": rng.randint(0, 1), "out_pad_w": rng.randrange(sizes["stride_w"])}
+    for name in OPS[op].optional if op != "conv_transpose2d" else ():
         if rng.random() < 0.3:
             smaller = {"pad_w": sizes["s"] // 2, "ceil": 1, "dilation_w": sizes.get("dilation")}
             sizes[name] = rng.randint(

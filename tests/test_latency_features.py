@@ -20,8 +20,9 @@ from tadnn.hardware import (
 )
 from tadnn.hardware import ceil_div as exact_ceil_div
 from tadnn.kernels import MAX_SIZE, OPS, Kernel
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import DEFAULT_LAUNCH_US, Core, fit_core, held_out_core
-from tadnn.latency.features import KernelBatch, feature_matrix
+from tadnn.latency.features import feature_matrix
 from tadnn.latency.quantization import (
     GPU_TILES,
     best_tile,
@@ -93,8 +94,8 @@ def test_gpu_waves_by_hand() -> None:
     waves, used = batch(full, device=A100).occupancy
     assert (waves[0], used[0]) == (1, 1)
     over = named(batch(full.replace(m=256 * 108 + 1), device=A100))
-    assert over["log waves 256x128"] == math.log2(2)
-    assert over["log tail 256x128"] == pytest.approx(math.log2(216 / 109))
+    assert over["ln waste 256x128"] == pytest.approx(math.log(2 * 256 * 108 / (256 * 108 + 1)))
+    assert named(batch(full, device=A100))["ln waste 256x128"] == 0
 
 
 def test_cpu_stairs_by_hand() -> None:

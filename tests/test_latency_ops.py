@@ -10,8 +10,8 @@ from latency_fakes import conv, convs, linear
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import Kernel
 from tadnn.latency import op_model
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import Core
-from tadnn.latency.features import KernelBatch
 from tadnn.latency.op_model import OpModel, fit_op
 from tadnn.profiling import FAKE_DEVICE, FakeClock, measure
 from tadnn.runtimes import Setting

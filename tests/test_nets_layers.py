@@ -32,6 +32,7 @@ from tadnn.nets import (
     Concat,
     Conv1d,
     Conv2d,
+    Conv3d,
     ConvTranspose2d,
     DepthwiseConv2d,
     Dropout,
@@ -48,6 +49,7 @@ from tadnn.nets import (
     LayerNorm,
     LeakyReLU,
     Linear,
+    LogSoftmax,
     MatMul,
     MaxPool2d,
     Mul,
@@ -77,6 +79,7 @@ from tadnn.nets import (
     TokenMean,
     Upsample,
     View,
+    Where,
     block_facts,
     layers,
     to_onnx,
@@ -252,6 +255,44 @@ EXAMPLES = [
         kernels=(
             "conv2d(n=2,c=4,h=1,w=9,k=3,r=1,s=3,stride=1,pad=0,dilation=2,groups=1,epilogue=bias)",
         ),
+    ),
+    Example(  # 2 x 2 slices of 3 x 5 pixels, each of 4 channels x 2 x 3 x 1
+        Conv3d(6, (2, 3, 1), (1, 1, 1), (0, 1, 0), groups=2, bias=True),
+        ((2, 4, 3, 3, 5),),
+        (2, 6, 2, 3, 5),
+        multiply_adds=2 * 2 * 6 * 15 * 2 * 6,
+        parameters=6 * 12 + 6,
+        kernels=(
+            "conv2d(n=4,c=8,h=3,w=5,k=6,r=3,s=1,stride=1,pad=1,dilation=1,groups=2,"
+            "epilogue=bias,pad_w=0)",
+        ),
+        moved=4 * 8 * 15 + 6 * 12 + 4 * 6 * 15,
+    ),
+    Example(  # 40 pixels spread 6 products over 3 channels x 1x4, whose taps are 2 apart
+        ConvTranspose2d(3, (1, 4), (1, 2), (0, 1), (0, 1), dilation=(1, 2)),
+        ((2, 6, 4, 5),),
+        (2, 3, 4, 14),
+        multiply_adds=2 * 20 * 6 * 12,
+        parameters=6 * 12,
+        kernels=(
+            "conv_transpose2d(n=2,c=6,h=4,w=5,k=3,r=1,s=4,stride=1,pad=0,out_pad=0,groups=1,"
+            "stride_w=2,pad_w=1,out_pad_w=1,dilation_w=2)",
+        ),
+    ),
+    Example(  # a window of 3 values, 2 apart, reaches over 5: as many as 3 in a line 2 shorter
+        MaxPool2d(3, 1, 1, dilation=2),
+        ((2, 5, 8, 7),),
+        (2, 5, 6, 5),
+        kernels=("max_pool2d(n=2,c=5,h=6,w=5,r=3,s=3,stride=1,pad=1)",),
+        moved=10 * 30 + 10 * 30,
+    ),
+    Example(LogSoftmax(1), ((2, 3, 7),), (2, 3, 7), kernels=("softmax(rows=14,cols=3)",)),
+    Example(Where(), ((2, 3, 7),) * 3, (2, 3, 7), kernels=("add(rows=6,cols=7)",), moved=3 * 42),
+    Example(
+        Resize((6, 7), scale_h=1.6, scale_w=1.5),
+        ((2, 3, 4, 5),),
+        (2, 3, 6, 7),
+        kernels=("adaptive_avg_pool2d(n=2,c=3,h=4,w=5,p=6,q=7)",),
     ),
     Example(  # each of 2 x 20 pixels spreads 3 products over 2 channels x 3x3 per group
         ConvTranspose2d(4, 3, stride=2, padding=1, output_padding=1, groups=2, bias=True),

@@ -84,6 +84,7 @@ def kill_in_the_middle(folder, at, pause_s=0.01, **changes):
         ("random", 24, (3, 11)),
         ("nsga2", 62, (52,)),
         ("tpe", 26, (14,)),
+        ("frontier", 26, (6, 14)),
     ],
 )
 def test_a_killed_one_worker_search_ends_as_an_undisturbed_one(tmp_path, sampler, trials, kills):

@@ -13,7 +13,7 @@ from tadnn.search._genetic import ArchitectureCrossover, _dominates
 from tadnn.search.ledger import Ledger
 from tadnn.spaces import Categorical, Int, Space, union
 
-SAMPLERS = ("random", "nsga2", "tpe", "gp")
+SAMPLERS = ("random", "nsga2", "tpe", "gp", "frontier")
 DIRECTIONS = ["minimize", "maximize"]
 
 
@@ -47,14 +47,14 @@ def test_a_space_of_64_gives_64_distinct_and_is_then_exhausted(kind):
             run(small_space(), kind, 1, study=study)
 
 
-@pytest.mark.parametrize("kind", ["random", "nsga2", "tpe"])
+@pytest.mark.parametrize("kind", ["random", "nsga2", "tpe", "frontier"])
 def test_parameters_are_the_architecture_and_nothing_else(kind):
     space = deep_space()
     for trial in run(space, kind, 60).trials:
         assert space.canonical(trial.params) == trial.params
 
 
-@pytest.mark.parametrize("kind", ["random", "nsga2", "tpe"])
+@pytest.mark.parametrize("kind", ["random", "nsga2", "tpe", "frontier"])
 def test_a_new_sampler_goes_on_where_the_old_one_stopped(kind):
     through = run(deep_space(), kind, 58)
     resumed = run(deep_space(), kind, 52)
@@ -110,7 +110,7 @@ def test_enqueued_choices_are_honoured():
     assert set(trial.params) == {"kernel", "depth", "width1"}
 
 
-@pytest.mark.parametrize("kind", ["random", "nsga2", "tpe"])
+@pytest.mark.parametrize("kind", ["random", "nsga2", "tpe", "frontier"])
 def test_fixed_choices_and_unions_are_searched(kind):
     fixed = deep_space().narrow({"kernel": 3, "depth": 1})
     assert {t.params["kernel"] for t in run(fixed, kind, 6).trials} == {3}

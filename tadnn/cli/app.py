@@ -15,5 +15,9 @@ app = typer.Typer(
 # They add their commands, in the order in which --help lists them.
 from tadnn.cli import listing  # isort: skip  # noqa: E402, F401
 from tadnn.cli import learning  # isort: skip  # noqa: E402, F401
+from tadnn.cli import adapting  # isort: skip  # noqa: E402, F401
+from tadnn.cli import screen  # isort: skip  # noqa: E402, F401
 from tadnn.cli import study  # isort: skip  # noqa: E402, F401
 from tadnn.cli import proxies  # isort: skip  # noqa: E402, F401
+from tadnn.cli import tail  # isort: skip  # noqa: E402, F401
+from tadnn.cli import browsing  # isort: skip  # noqa: E402, F401

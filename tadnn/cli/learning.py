@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -126,7 +127,7 @@ def fit(
     with Bars().task("fitting the latency model", None):
         model = fit_kernels(name, tables, setting, source=sources, notes=notes, seed=seed)
         if timings:
-            model = calibrate_nets(model, _timed_nets(timings))
+            model = calibrate_nets(model, timed_nets(timings))
         model = save_latency_model(model, LATENCY_MODELS.local / name)
     _show_model(model, json)
 
@@ -143,7 +144,7 @@ def evaluate(
 
     model = load_latency_model(on)
     if is_timing_table(table):
-        result = evaluate_nets(model, _timed_nets(read_timing_table(table)))
+        result = evaluate_nets(model, timed_nets(read_timing_table(table)))
     else:
         result = evaluate_kernels(model, read_kernel_table(table))
     if json:
@@ -155,8 +156,20 @@ def evaluate(
         [(label, *(summary[key] for key in _COMPARED)) for label, summary in rows],
         f"{model.name} against {table.name}: errors in percent",
     )
+    overall = result["overall"]
+    print(
+        f"within one and two sigma: {overall['one_sigma']:.1f} and {overall['two_sigma']:.1f} %"
+        + (
+            f"; near pairs ordered rightly: {overall['near_pairs']:.1f} %"
+            if overall["near_pairs"] is not None
+            else ""
+        )
+    )
     if result["out_of_range"]:
         print(f"{result['out_of_range']} of the rows lie outside the profiled range")
+    for c in result["contradictions"][:_CONTRADICTIONS_SHOWN]:
+        spread = f"{c['least_us']:.6g} to {c['most_us']:.6g} us"
+        print(f"contradicts itself: {c['kernel']}, {c['rows']} rows from {spread}")
 
 
 @app.command()
@@ -223,11 +236,21 @@ def _any_device(name: str) -> DeviceSpec:
     return cpu if name.casefold() in ("cpu", cpu.slug) else find_device(name)
 
 
-def _timed_nets(rows: list[TimingRow]) -> list[NetTiming]:
+def timed_nets(rows: list[TimingRow]) -> list[NetTiming]:
+    """Return the networks that a timing table names, with their latencies."""
     from tadnn.latency import NetTiming
     from tadnn.search import resolve_target
 
     return [NetTiming(resolve_target(r.target).net, r.batch, r.latency_ms) for r in rows]
+
+
+def show_errors(held_out: Mapping[str, Mapping[str, object]], title: str) -> None:
+    """Print held-out errors by op."""
+    print_table(
+        ["op", "n", *_HELD_OUT.values()],
+        [(op, s.get("n", 0), *(s.get(key) for key in _HELD_OUT)) for op, s in held_out.items()],
+        title,
+    )
 
 
 def _show_model(model: LatencyModel, json: bool) -> None:
@@ -248,11 +271,7 @@ def _show_model(model: LatencyModel, json: bool) -> None:
             }
         )
         return
-    print_table(
-        ["op", "kernels", *_HELD_OUT.values()],
-        [(op, s.get("n", 0), *(s.get(key) for key in _HELD_OUT)) for op, s in held_out.items()],
-        f"{model.card.name}: errors in percent, on shapes left out of the fit",
-    )
+    show_errors(held_out, f"{model.card.name}: errors in percent, on shapes left out of the fit")
     if model.nets.held_out:
         s = model.nets.held_out
         print(
@@ -272,6 +291,7 @@ _COMPARED = {
     "bias": "bias",
     "spearman": "Spearman",
 }
+_CONTRADICTIONS_SHOWN = 5
 # The last two: shares of errors within one and two predicted standard deviations.
 _HELD_OUT = {
     "median_ape": "median",

@@ -63,6 +63,8 @@ def _identity(request: ExportRequest) -> Iterator[tuple[str, str]]:
     else:
         seed = "unknown" if card.study_seed is None else str(card.study_seed)
         yield "found by", f"study {card.study}, trial {card.trial}, study seed {seed}"
+    if card.origin is not None:
+        yield "rewritten from", card.origin
     shape = " × ".join(map(str, net.input_shape))
     kind = "float32" if net.input_dtype == "float" else f"int64 below {net.input_limit:,}"
     yield "input", f"{kind}, batch × {shape}; the batch is free"

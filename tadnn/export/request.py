@@ -85,6 +85,7 @@ class CardFacts:
         trained: of the weights that are exported; None = they are untrained.
         proxy: what the search looked at instead of an accuracy.
         environment: names and versions that decide a measurement.
+        origin: what the network was rewritten from, and what became of its weights.
     """
 
     study: str | None = None
@@ -101,6 +102,7 @@ class CardFacts:
     trained: Trained | None = None
     proxy: ProxyScore | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    origin: str | None = None
 
     def disagreement(self) -> str | None:
         """Say how prediction and measurement differ by more than the model's own error.

@@ -65,13 +65,16 @@ class Kernel:
         dims = dict(zip(op.sizes, self.sizes, strict=True))
         extra = []
         for name, default in op.optional.items():
+            usual = dims[default] if isinstance(default, str) else default
+            dims[name] = usual
             if name not in sizes:
                 continue
             size, least = _whole(name, sizes[name]), int(name not in op.may_be_zero)
             if not least <= size <= MAX_SIZE:
                 raise KernelError(f"sizes are from {least} to {MAX_SIZE}; got {name}={size}")
-            if size != (dims[default] if isinstance(default, str) else default):
+            if size != usual:
                 extra.append((name, size))
+                dims[name] = size
         object.__setattr__(self, "extra", tuple(extra))
 
     @classmethod

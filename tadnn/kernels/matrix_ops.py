@@ -60,12 +60,32 @@ class ConvTranspose2dOp(MatrixOp):
     """2-D transposed convolution; every input pixel is spread over a window of the output."""
 
     sizes = ("n", "c", "h", "w", "k", "r", "s", "stride", "pad", "out_pad", "groups")
-    may_be_zero = frozenset({"pad", "out_pad"})
+    may_be_zero = frozenset({"pad", "out_pad", "pad_w", "out_pad_w"})
+    optional: ClassVar[Mapping[str, str | int]] = {
+        "stride_w": "stride",
+        "pad_w": "pad",
+        "out_pad_w": "out_pad",
+        "dilation": 1,
+        "dilation_w": "dilation",
+    }
 
     def pixels(self, d: Dims) -> Any:
         """Return the output pixels of one image."""
-        return transposed_out(d["h"], d["r"], d["stride"], d["pad"], d["out_pad"]) * transposed_out(
-            d["w"], d["s"], d["stride"], d["pad"], d["out_pad"]
+        p, q = self._edges(d)
+        return p * q
+
+    def _edges(self, d: Dims) -> tuple[Any, Any]:
+        dilation = d.get("dilation", 1)
+        return (
+            transposed_out(d["h"], d["r"], d["stride"], d["pad"], d["out_pad"], dilation),
+            transposed_out(
+                d["w"],
+                d["s"],
+                across(d, "stride"),
+                across(d, "pad"),
+                across(d, "out_pad"),
+                d.get("dilation_w", dilation),
+            ),
         )
 
     def output(self, d: Dims) -> Any:
@@ -87,13 +107,14 @@ class ConvTranspose2dOp(MatrixOp):
         """Check groups and paddings."""
         if d["c"] % d["groups"] or d["k"] % d["groups"]:
             return f"groups divide c and k; {got(d, 'c', 'k', 'groups')}"
-        if d["out_pad"] >= d["stride"]:
-            return f"out_pad is less than the stride; {got(d, 'out_pad', 'stride')}"
-        edges = (
-            transposed_out(d[size], d[window], d["stride"], d["pad"], d["out_pad"])
-            for size, window in (("h", "r"), ("w", "s"))
+        dilation = d.get("dilation", 1)
+        steps = (
+            max(d["stride"], dilation),
+            max(across(d, "stride"), d.get("dilation_w", dilation)),
         )
-        if min(edges) < 1:
+        if d["out_pad"] >= steps[0] or across(d, "out_pad") >= steps[1]:
+            return f"out_pad is less than the stride; {got(d, 'out_pad', 'stride')}"
+        if min(self._edges(d)) < 1:
             return f"padding must leave some output; {got(d, 'h', 'w', 'r', 's', 'stride', 'pad')}"
         return ""
 

@@ -83,9 +83,11 @@ def pool_out(size: Any, kernel: Any, stride: Any, pad: Any, ceil: Any = 0) -> An
     return out - ceil * ((out - 1) * stride >= size + pad)
 
 
-def transposed_out(size: Any, kernel: Any, stride: Any, pad: Any, out_pad: Any) -> Any:
+def transposed_out(
+    size: Any, kernel: Any, stride: Any, pad: Any, out_pad: Any, dilation: Any = 1
+) -> Any:
     """Return the output length of a transposed convolution along one axis."""
-    return (size - 1) * stride - 2 * pad + kernel + out_pad
+    return (size - 1) * stride - 2 * pad + dilation * (kernel - 1) + 1 + out_pad
 
 
 def across(d: Dims, name: str) -> Any:

@@ -1,12 +1,13 @@
 """Latency models: fitting, predicting, scoring, and the loop that learns a device."""
 
+from tadnn.latency.adapting import adapt
+from tadnn.latency.calibrating import calibrate
 from tadnn.latency.card import Card
 from tadnn.latency.errors import error_summary, pairs_ordered
+from tadnn.latency.evaluating import evaluate_kernels, evaluate_nets
 from tadnn.latency.fitting import (
     NetTiming,
     calibrate_nets,
-    evaluate_kernels,
-    evaluate_nets,
     fit_kernels,
 )
 from tadnn.latency.learning import Budget, learn
@@ -35,6 +36,8 @@ __all__ = [
     "LatencyModel",
     "NetPrediction",
     "NetTiming",
+    "adapt",
+    "calibrate",
     "calibrate_nets",
     "error_summary",
     "evaluate_kernels",

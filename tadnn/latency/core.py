@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tadnn.latency.features import KernelBatch
+from tadnn.latency.batch import KernelBatch
 
 # What is assumed where nothing was measured: a launch, and a third of peak and bandwidth reached.
 DEFAULT_LAUNCH_US = 5.0

@@ -7,83 +7,12 @@ and saw-teeth smooth functions of the features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 
-from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, EPILOGUES, OPS, Kernel, Op
-from tadnn.latency.quantization import (
-    GPU_TILES,
-    ceil_div,
-    lanes_of,
-    occupancy,
-    peak_of,
-    slots_of,
-)
-
-
-@dataclass(frozen=True)
-class KernelBatch:
-    """Kernels of one op on one device in one setting, as arrays.
-
-    Attributes:
-        op: the op they share.
-        dims: arrays [n] by size name: whole numbers, float64 so that products don't overflow.
-        dtype: the dtype they share.
-        device: where they run.
-        threads: CPU threads of one operator.
-        flops: [n].
-        bytes_moved: [n].
-        epilogues: 0 or 1 per part that ``EPILOGUES`` knows, in its order, [n, parts].
-    """
-
-    op: str
-    dims: Mapping[str, np.ndarray]
-    dtype: str
-    device: DeviceSpec
-    threads: int
-    flops: np.ndarray
-    bytes_moved: np.ndarray
-    epilogues: np.ndarray
-
-    @classmethod
-    def of(cls, kernels: Sequence[Kernel], device: DeviceSpec, threads: int) -> KernelBatch:
-        """Collect kernels that share op and dtype (at least one)."""
-        op, dtype = kernels[0].op, kernels[0].dtype
-        table = np.array([k.sizes for k in kernels], dtype=float)
-        dims = {name: table[:, i] for i, name in enumerate(OPS[op].sizes)}
-        if any(k.extra for k in kernels):
-            names = OPS[op].optional
-            dims |= {name: np.array([k.dim(name) for k in kernels], dtype=float) for name in names}
-        parts = np.array([[part in k.epilogue for part in EPILOGUES] for k in kernels], dtype=float)
-        extra = parts @ np.array(list(EPILOGUES.values()), dtype=float)
-        moved = OPS[op].read(dims) + (1 + extra) * OPS[op].output(dims)
-        flops = np.asarray(OPS[op].flops(dims), dtype=float)
-        return cls(op, dims, dtype, device, threads, flops, moved * DTYPE_BYTES[dtype], parts)
-
-    def __len__(self) -> int:
-        return len(self.flops)
-
-    @cached_property
-    def occupancy(self) -> tuple[np.ndarray, np.ndarray]:
-        """Waves and utilisation, [n] each."""
-        return occupancy(self.op, self.dims, self.device, self.dtype, self.threads)
-
-    @cached_property
-    def roofline(self) -> tuple[np.ndarray, np.ndarray]:
-        """Microseconds of arithmetic, rounded up to whole waves and vectors, and of memory; [n].
-
-        Where no matrix product says how the arithmetic is cut up, nothing is rounded.
-        """
-        device = self.device
-        share = slots_of(device, self.threads) / device.units
-        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6)
-        if OPS[self.op].matrix(self.dims) is not None:
-            compute = compute / self.occupancy[1]
-        return compute, self.bytes_moved / (device.bandwidth_gbps * 1e3)
+from tadnn.kernels import EPILOGUES, OPS, Op
+from tadnn.latency.batch import KernelBatch
+from tadnn.latency.gpu_features import gpu_columns
+from tadnn.latency.quantization import ceil_div, lanes_of, peak_of, slots_of
 
 
 def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np.ndarray]:
@@ -106,9 +35,9 @@ def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np
         columns["log intensity"] = columns["log flops"] - columns["log bytes"]
     for index, part in enumerate(EPILOGUES):
         columns[f"epilogue {part}"] = batch.epilogues[:, index]
-    columns |= _quantized(batch)
+    columns |= _quantized(batch) if batch.device.kind == "cpu" else gpu_columns(batch)
     if with_device:
-        columns |= _device_columns(batch)
+        columns |= device_columns(batch)
     return list(columns), np.stack(list(columns.values()), axis=1)
 
 
@@ -120,21 +49,14 @@ def _quantized(batch: KernelBatch) -> dict[str, np.ndarray]:
     columns = {"log waves": np.log2(waves), "log utilisation": np.log2(utilisation)}
     if matrix is None:
         return columns
-    groups, m, n, k = (np.asarray(x) for x in matrix)
+    _, m, n, k = (np.asarray(x) for x in matrix)
     columns |= {"log m": np.log2(m), "log n": np.log2(n), "log k": np.log2(k)}
     for name, values in (("m", m), ("n", n), ("k", _contracted(batch, k))):
         for vectors in (0.5, 1, 2, 4):
             width = max(1, int(lanes * vectors))
             columns[f"padding {name} to {vectors} vectors"] = _padding(values, width)
-    if batch.device.kind == "gpu":
-        for tile_m, tile_n in GPU_TILES:
-            blocks = groups * ceil_div(m, tile_m) * ceil_div(n, tile_n)
-            tile_waves = ceil_div(blocks, slots)
-            columns[f"log tail {tile_m}x{tile_n}"] = np.log2(tile_waves * slots / blocks)
-            columns[f"log waves {tile_m}x{tile_n}"] = np.log2(tile_waves)
-    else:
-        # Channel blocks that don't divide among the cores leave one waiting.
-        columns["imbalance"] = _padding(ceil_div(n, lanes), slots)
+    # Channel blocks that don't divide among the cores leave one waiting.
+    columns["imbalance"] = _padding(ceil_div(n, lanes), slots)
     return columns
 
 
@@ -149,7 +71,8 @@ def _padding(values: np.ndarray, width: int) -> np.ndarray:
     return padding
 
 
-def _device_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
+def device_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
+    """Return the device's facts, each a column of one value, [n]."""
     device = batch.device
     facts = {
         "log units": np.log2(device.units),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from tadnn.errors import RequestError, TableError
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import OPAQUE, Kernel, KernelRow
+from tadnn.kernels import OPAQUE, KernelRow
 from tadnn.latency.card import Card
-from tadnn.latency.errors import error_summary
+from tadnn.latency.checking import check_rows, merged_rows
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import FEWEST_NETS, NetCalibration, fit_nets
 from tadnn.latency.op_model import OpModel, fit_op
@@ -57,7 +57,8 @@ def fit_kernels(
         quick: a rough fit without held-out errors, to plan measurements by.
 
     Raises:
-        TableError: rows are too few, or of another dtype than the setting's.
+        TableError: rows are too few, of another dtype than the setting's, contradict each
+            other, or are faster than the device can be.
         RequestError: there is no table, a device stands twice, or GPUs beside CPUs.
     """
     slugs = [device.slug for device, _ in tables]
@@ -67,7 +68,9 @@ def fit_kernels(
         raise RequestError(
             f"the devices of a model are all GPUs or all CPUs; got {', '.join(slugs)}"
         )
-    merged = [(device, _merged(device, rows, setting)) for device, rows in tables]
+    for device, rows_of_device in tables:
+        check_rows(device, rows_of_device, setting)
+    merged = [(device, merged_rows(rows)) for device, rows in tables]
     for device, rows_of in merged:
         if len(rows_of) < FEWEST_KERNELS:
             raise TableError(
@@ -112,43 +115,3 @@ def calibrate_nets(model: LatencyModel, timings: Sequence[NetTiming]) -> Latency
     keys = sorted({timing.net.key for timing in timings})
     card = replace(model.card, data={**model.card.data, "calibration_nets": keys})
     return LatencyModel(card, model.ops, nets, model.device)
-
-
-def evaluate_kernels(model: LatencyModel, rows: Sequence[KernelRow]) -> dict[str, Any]:
-    """Compare a model with a kernel table: what ``tadnn evaluate --json`` prints."""
-    kernels = [row.kernel for row in rows]
-    measured = np.array([row.latency_us for row in rows])
-    predicted = model.predict(kernels)
-    ops = np.array([kernel.op for kernel in kernels])
-    return {
-        "overall": error_summary(predicted.latency_us, measured),
-        "by_op": {
-            str(op): error_summary(predicted.latency_us[ops == op], measured[ops == op])
-            for op in np.unique(ops)
-        },
-        "out_of_range": int(np.sum(~predicted.in_range)),
-    }
-
-
-def evaluate_nets(model: LatencyModel, timings: Sequence[NetTiming]) -> dict[str, Any]:
-    """Compare a model with measured networks: what ``tadnn evaluate --json`` prints."""
-    predicted = [model.predict_net(timing.net, timing.batch) for timing in timings]
-    measured = np.array([timing.latency_ms for timing in timings])
-    return {
-        "overall": error_summary(np.array([p.latency_ms for p in predicted]), measured),
-        "by_op": {},
-        "out_of_range": sum(not p.in_range for p in predicted),
-    }
-
-
-def _merged(device: DeviceSpec, rows: Sequence[KernelRow], setting: Setting) -> dict[Kernel, float]:
-    """Return microseconds by kernel; rows of one kernel are averaged (geometric mean)."""
-    logs: dict[Kernel, list[float]] = {}
-    for row in rows:
-        if row.kernel.dtype != setting.dtype:
-            raise TableError(
-                f"the table of {device.slug} holds {setting.dtype} kernels, one dtype a model; "
-                f"got {row.kernel.key}"
-            )
-        logs.setdefault(row.kernel, []).append(float(np.log(row.latency_us)))
-    return {kernel: float(np.exp(np.mean(values))) for kernel, values in logs.items()}

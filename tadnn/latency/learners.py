@@ -1,5 +1,7 @@
 """What corrects the physical core: trees and a process together, trees alone for many rows.
 
+On GPUs, many rows train a network over tiles: :mod:`tadnn.latency.network_fitting`.
+
 All learn log(latency / core) from the features and say how sure they are. They
 are stored as plain numbers and text: nothing is executed on loading.
 """
@@ -13,6 +15,7 @@ import numpy as np
 
 from tadnn.latency.learner import Learner
 from tadnn.latency.process import GaussianProcess
+from tadnn.latency.tile_network import TileNetwork
 from tadnn.latency.trees import FEWEST_ROWS_OF_TREES, BoostedTrees
 
 MOST_ROWS_OF_PROCESS: Final = 2000
@@ -82,7 +85,7 @@ def learner_from_arrays(kind: str, arrays: Mapping[str, np.ndarray]) -> Learner:
         ValueError: an array isn't what it should be.
     """
     kinds: dict[str, Callable[[Mapping[str, np.ndarray]], Learner]] = {
-        made.kind: made for made in (GaussianProcess, BoostedTrees, Blend)
+        made.kind: made for made in (GaussianProcess, BoostedTrees, Blend, TileNetwork)
     }
     return kinds[kind](arrays)
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tadnn.errors import SettingMismatch
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, OPAQUE, Kernel
+from tadnn.kernels import DTYPE_BYTES, OPAQUE, OPS, Kernel
+from tadnn.kernels.op import MatrixOp
+from tadnn.latency.adjustment import Adjustment
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.card import Card
-from tadnn.latency.features import KernelBatch
+from tadnn.latency.core import Core
 from tadnn.latency.memory import Memory
 from tadnn.latency.nets import NetCalibration, NetCost, large_mb
-from tadnn.latency.op_model import OpModel
+from tadnn.latency.op_model import FEWEST_ROWS_TO_LEARN, OpModel
 from tadnn.nets import Net, Opaque
 from tadnn.runtimes import Setting, find_runtime, lower_net
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_REMEMBERED: Final = 50_000
 _UNPROFILED: Final = OpModel.unprofiled()
+_MATRIX_OPS: Final = frozenset(name for name, op in OPS.items() if isinstance(op, MatrixOp))
 
 Known = tuple[float, float, bool]
 """Microseconds, their standard deviation, whether in range."""
@@ -82,6 +87,8 @@ class LatencyModel:
         nets: how kernels add up.
         device: the device predicted for; one of the card's, or one never seen.
         hash: identifies card and numbers; empty until it is saved.
+        adjustments: corrections of single devices, applied in order; those of another device
+            stay without effect.
 
     Attributes:
         scorers: by batch size; see :func:`tadnn.latency.score`.
@@ -97,6 +104,7 @@ class LatencyModel:
         nets: NetCalibration,
         device: DeviceSpec,
         hash: str = "",
+        adjustments: Sequence[Adjustment] = (),
     ) -> None:
         kinds = {known.kind for known in card.devices}
         if device.kind not in kinds:
@@ -105,6 +113,8 @@ class LatencyModel:
                 f"got {device.slug}, a {device.kind}"
             )
         self.card, self.ops, self.nets, self.device, self.hash = card, dict(ops), nets, device, hash
+        self.adjustments = tuple(adjustments)
+        self._adjusting = [a for a in self.adjustments if a.device == device.slug]
         self.scorers: dict[int, BlockScorer] = {}
         self._remembered: Memory[Kernel, Known] = Memory(_MOST_REMEMBERED)
         self._means: Memory[Kernel, float] = Memory(_MOST_REMEMBERED)
@@ -127,7 +137,7 @@ class LatencyModel:
         Raises:
             SettingMismatch: it is of another kind than those of the fit.
         """
-        return LatencyModel(self.card, self.ops, self.nets, device, self.hash)
+        return LatencyModel(self.card, self.ops, self.nets, device, self.hash, self.adjustments)
 
     def predict(self, kernels: Sequence[Kernel]) -> KernelPredictions:
         """Predict kernels, [n] each.
@@ -138,7 +148,14 @@ class LatencyModel:
         n = len(kernels)
         latency, std, inside = np.empty(n), np.empty(n), np.empty(n, dtype=bool)
         for op, at, batch in self._batches(kernels):
-            latency[at], std[at], inside[at] = self._op(op).predict(batch)
+            us, std_us, within = self.op(op).predict(batch)
+            if self._adjusting:
+                sigma, known = std_us / us, self.op(op).holds(batch)
+                for adjustment in self._adjusting:
+                    us, sigma = adjustment.adjust(self.op(op), batch, us, sigma, known)
+                    within = within | (known & adjustment.measured(op))
+                std_us = us * sigma
+            latency[at], std[at], inside[at] = us, std_us, within
         return KernelPredictions(_rounded(latency), _rounded(std), inside)
 
     def predict_us(self, kernels: Sequence[Kernel]) -> np.ndarray:
@@ -149,7 +166,10 @@ class LatencyModel:
         """
         latency = np.empty(len(kernels))
         for op, at, batch in self._batches(kernels):
-            latency[at] = self._op(op).latency_us(batch)
+            us = self.op(op).latency_us(batch)
+            for adjustment in self._adjusting:
+                us = us * np.exp(adjustment.log_factor(self.op(op), batch, us))
+            latency[at] = us
         return _rounded(latency)
 
     def remember(self, kernels: Iterable[Kernel]) -> dict[Kernel, Known]:
@@ -166,7 +186,7 @@ class LatencyModel:
         Raises:
             ShapeError: shapes don't fit; the layer is named.
         """
-        counts = self._counts(net, batch)
+        counts = self.launched(net, batch)
         memory = self.remember(counts)
         waves, utilisation = self._occupancy(list(counts))
         shares = [
@@ -188,7 +208,7 @@ class LatencyModel:
 
     def cost(self, net: Net, batch: int) -> NetCost:
         """Return what a network's latency is made of before calibration."""
-        counts = self._counts(net, batch)
+        counts = self.launched(net, batch)
         return self._cost(net, counts, self.remember(counts))
 
     def require(self, setting: Setting, device: DeviceSpec | None, valid: Iterable[str]) -> None:
@@ -219,11 +239,31 @@ class LatencyModel:
             why.append(f"device {self.device.slug}, not {device.slug}")
         return why
 
-    def _op(self, op: str) -> OpModel:
+    def op(self, op: str) -> OpModel:
+        """Return what predicts an op, before adjustments."""
         # What was measured for one unknown operator says nothing about another.
-        return _UNPROFILED if op == OPAQUE else self.ops.get(op, _UNPROFILED)
+        if op == OPAQUE:
+            return _UNPROFILED
+        return self.ops.get(op) or (_UNPROFILED if op in _MATRIX_OPS else self._memory_bound)
 
-    def _counts(self, net: Net, batch: int) -> Counter[Kernel]:
+    @cached_property
+    def _memory_bound(self) -> OpModel:
+        """What predicts ops that nobody measured and that only move memory.
+
+        Those that were measured tell what a launch and memory cost: the median of their cores.
+        """
+        cores = [
+            fitted.core.coefficients
+            for op, fitted in self.ops.items()
+            if op not in _MATRIX_OPS and fitted.rows >= FEWEST_ROWS_TO_LEARN
+        ]
+        if not cores:
+            return _UNPROFILED
+        launch_us, _, memory = np.median(cores, axis=0)
+        return replace(_UNPROFILED, core=Core(float(launch_us), 0.0, float(memory)))
+
+    def launched(self, net: Net, batch: int) -> Counter[Kernel]:
+        """Return a network's kernels in the model's runtime, and how often each is launched."""
         runtime = find_runtime(self.setting.runtime)
         return Counter(lower_net(net, batch, self.setting.dtype, runtime))
 

@@ -6,7 +6,9 @@ and measured alone a kernel finds its data in cache. Per runtime and device
     net = base + scale * sum of kernels + gap * launches
         + a * weight bytes + b * bytes of large outputs
 
-with coefficients that can't be negative, fitted on whole networks. On CPUs a tensor
+with coefficients that can't be negative, fitted on whole networks. A GPU works while the
+host goes on launching: where kernels are short, the host's time per launch is what is waited
+for, and the two blend smoothly where they are alike. On CPUs a tensor
 of 128 KiB or more is fresh memory from the system, page by page, which costs more
 than many a kernel (glibc malloc's M_MMAP_THRESHOLD); kernels are measured without.
 """
@@ -26,6 +28,7 @@ from tadnn.latency.errors import error_summary
 
 FEWEST_NETS: Final = 4
 _LARGE_BYTES: Final = 128 * 1024
+_SHARPNESS: Final = 6.0
 _UNCALIBRATED: Final = 0.15
 """The relative deviation of a sum of kernels that was never checked against a network."""
 
@@ -71,6 +74,7 @@ class NetCalibration:
         gap_us: per launch.
         weights_us: per 1e6 bytes of weights.
         large_us: per 1e6 bytes of large outputs.
+        host_us: per launch, on the host, while the device works.
         sigma: relative standard deviation beyond the kernels' own.
         held_out: errors on networks left out of the fit (error_summary).
     """
@@ -80,18 +84,21 @@ class NetCalibration:
     gap_us: float = 0.0
     weights_us: float = 0.0
     large_us: float = 0.0
+    host_us: float = 0.0
     sigma: float = _UNCALIBRATED
     held_out: Mapping[str, Any] = field(default_factory=dict)
 
     def latency_us(self, cost: NetCost) -> float:
         """Return microseconds of a whole network."""
-        return (
-            self.base_us
-            + self.scale * cost.kernels_us
+        device = (
+            self.scale * cost.kernels_us
             + self.gap_us * cost.launches
             + self.weights_us * cost.weight_mb
             + self.large_us * cost.large_mb
         )
+        if self.host_us:
+            device = float(overlapped(device, self.host_us * cost.launches))
+        return self.base_us + device
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the card shows."""
@@ -101,6 +108,7 @@ class NetCalibration:
             "gap_us": self.gap_us,
             "weights_us": self.weights_us,
             "large_us": self.large_us,
+            "host_us": self.host_us,
             "sigma": self.sigma,
             "held_out": dict(self.held_out),
         }
@@ -118,9 +126,19 @@ class NetCalibration:
             float(data["gap_us"]),
             float(data["weights_us"]),
             float(data["large_us"]),
+            # Models of before there was one have none.
+            float(data.get("host_us", 0.0)),
             float(data["sigma"]),
             dict(data["held_out"]),
         )
+
+
+def overlapped(device_us: np.ndarray | float, host_us: np.ndarray | float) -> np.ndarray:
+    """Return the time of two that work at once: the longer's, a little more where alike."""
+    longer = np.maximum(device_us, host_us)
+    shorter = np.minimum(device_us, host_us)
+    both: np.ndarray = longer * (1 + (shorter / longer) ** _SHARPNESS) ** (1 / _SHARPNESS)
+    return both
 
 
 def fit_nets(costs: list[NetCost], latency_us: np.ndarray) -> NetCalibration:

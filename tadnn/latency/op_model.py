@@ -11,12 +11,21 @@ import numpy as np
 
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import Kernel
+from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import Core, fit_core, held_out_core
 from tadnn.latency.errors import error_summary
-from tadnn.latency.features import KernelBatch, feature_matrix
+from tadnn.latency.features import feature_matrix
 from tadnn.latency.learner import Learner
 from tadnn.latency.learners import fit_learner, learner_from_arrays
+from tadnn.latency.likeness import UNKNOWN, Likeness, fit_likeness
+from tadnn.latency.network_fitting import (
+    FEWEST_ROWS_OF_NETWORK,
+    PARTS,
+    fit_network,
+    network_features,
+)
 from tadnn.latency.process import GaussianProcess
+from tadnn.latency.tile_network import TileNetwork
 
 FEWEST_ROWS_TO_LEARN: Final = 12
 """Below this an op has its physical core alone."""
@@ -33,7 +42,7 @@ _UNPROFILED: Final = 0.7
 _OUTSIDE: Final = 0.25
 """The least log deviation outside the profiled range."""
 # Sizes that change which code runs: only profiled values are in range.
-_EXACT: Final = ("r", "s", "stride", "dilation")
+EXACT_SIZES: Final = ("r", "s", "stride", "dilation")
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class OpModel:
         devices: slugs with rows of this op.
         held_out: errors on shapes left out of the fit (error_summary, and one_sigma,
             two_sigma: percent within so many deviations); empty where rows were too few.
+        likeness: how far errors of neighbours agree.
     """
 
     core: Core
@@ -63,6 +73,7 @@ class OpModel:
     box: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     held_out: Mapping[str, Any] = field(default_factory=dict)
+    likeness: Likeness = UNKNOWN
 
     @classmethod
     def unprofiled(cls) -> OpModel:
@@ -92,15 +103,23 @@ class OpModel:
         return latency, latency * sigma, inside
 
     def _features(self, batch: KernelBatch) -> np.ndarray:
+        if isinstance(self.learner, TileNetwork):
+            return network_features(batch, self.core, self.devices)[1]
         return feature_matrix(batch, len(self.devices) > 1)[1]
 
     def covers(self, batch: KernelBatch) -> np.ndarray:
         """Tell which kernels lie in the profiled range of a profiled device, [n]."""
-        if not self.box or batch.device.slug not in self.devices:
+        if batch.device.slug not in self.devices:
+            return np.zeros(len(batch), dtype=bool)
+        return self.holds(batch)
+
+    def holds(self, batch: KernelBatch) -> np.ndarray:
+        """Tell which shapes lie in the profiled range of any device, [n]."""
+        if not self.box:
             return np.zeros(len(batch), dtype=bool)
         inside = np.ones(len(batch), dtype=bool)
         for name, values in _ranged(batch).items():
-            if name in _EXACT:
+            if name in EXACT_SIZES:
                 inside &= np.isin(values, self.box[name])
             else:
                 low, high = self.box[name]
@@ -119,6 +138,7 @@ class OpModel:
             "devices": list(self.devices),
             "range": {name: [int(v) for v in bounds] for name, bounds in self.box.items()},
             "held_out": dict(self.held_out),
+            "likeness": [self.likeness.nearest, self.likeness.length],
         }
 
     @classmethod
@@ -139,6 +159,8 @@ class OpModel:
             {str(name): [int(v) for v in bounds] for name, bounds in data["range"].items()},
             tuple(str(slug) for slug in data["devices"]),
             dict(data["held_out"]),
+            # Absent from models that were stored before it was measured.
+            Likeness(*(float(v) for v in data["likeness"])) if "likeness" in data else UNKNOWN,
         )
 
 
@@ -166,12 +188,15 @@ def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpMod
         return _core_alone(known, batches, latency)
     several = len(batches) > 1
     log_ratio = _log_ratio(core, batches)
+    if batches[0][0].device.kind == "gpu" and len(latency) >= FEWEST_ROWS_OF_NETWORK and not quick:
+        return _network(known, batches, log_ratio, shapes, seed)
     x = np.concatenate([feature_matrix(batch, several)[1] for batch, _ in batches])
     if quick:
         pick = np.random.default_rng(seed).permutation(len(x))[:_QUICK_ROWS]
         return replace(known, learner=GaussianProcess.fit(x[pick], log_ratio[pick], seed))
     learner = fit_learner(x, log_ratio, seed)
-    mean, deviation = _held_out(learner, x, log_ratio, _folds(shapes, seed), seed)
+    fold = _folds(shapes, seed)
+    mean, deviation = _held_out(learner, x, log_ratio, fold, seed)
     z = np.abs(mean - log_ratio) / np.maximum(deviation, _FLOOR)
     stretch = float(np.clip(np.quantile(z, 0.68), 0.3, 5.0))
     return replace(
@@ -180,7 +205,49 @@ def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpMod
         stretch=stretch,
         abroad=_abroad(learner, x, batches, seed) if several else _UNPROFILED,
         held_out=_judged(latency * np.exp(mean - log_ratio), latency, z / stretch),
+        likeness=_likeness(batches, np.sign(mean - log_ratio) * z / stretch, fold),
     )
+
+
+def _network(
+    known: OpModel,
+    batches: list[tuple[KernelBatch, np.ndarray]],
+    log_ratio: np.ndarray,
+    shapes: list[str],
+    seed: int,
+) -> OpModel:
+    fold = _folds(shapes, seed, PARTS)
+    fitted = fit_network([batch for batch, _ in batches], known.core, log_ratio, fold, seed)
+    error = fitted.mean - log_ratio
+    judged = ~np.isnan(error)
+    z = np.abs(error[judged]) / np.maximum(fitted.deviation[judged], _FLOOR)
+    stretch = float(np.clip(np.quantile(z, 0.68), 0.3, 5.0))
+    latency = np.concatenate([us for _, us in batches])[judged]
+    abroad = _UNPROFILED
+    if fitted.abroad is not None:
+        # Sixty-eight in a hundred inside one deviation, ninety-five inside two.
+        one, two = np.quantile(np.abs(fitted.abroad), [0.68, 0.95])
+        abroad = max(_OUTSIDE, float(one), float(two) / 2)
+    return replace(
+        known,
+        # Not as the model's own stretch: how far members disagree is as it is.
+        learner=fitted.learner.stretched(stretch),
+        abroad=abroad,
+        held_out=_judged(latency * np.exp(error[judged]), latency, z / stretch),
+        likeness=_likeness(batches, np.sign(error[judged]) * z / stretch, fold, judged),
+    )
+
+
+def _likeness(
+    batches: list[tuple[KernelBatch, np.ndarray]],
+    z: np.ndarray,
+    fold: np.ndarray,
+    judged: np.ndarray | slice = slice(None),
+) -> Likeness:
+    sizes = np.concatenate([np.stack([*batch.dims.values()], axis=1) for batch, _ in batches])
+    device = np.concatenate([np.full(len(us), i) for i, (_, us) in enumerate(batches)])
+    together = fold * len(batches) + device
+    return fit_likeness(sizes[judged], z, together[judged])
 
 
 def _core_alone(
@@ -202,10 +269,10 @@ def _judged(predicted: np.ndarray, measured: np.ndarray, z: np.ndarray) -> dict[
     }
 
 
-def _folds(shapes: list[str], seed: int) -> np.ndarray:
+def _folds(shapes: list[str], seed: int, count: int = _FOLDS) -> np.ndarray:
     distinct = sorted(set(shapes))
     order = np.random.default_rng(seed).permutation(len(distinct))
-    fold = {shape: int(order[i]) % _FOLDS for i, shape in enumerate(distinct)}
+    fold = {shape: int(order[i]) % count for i, shape in enumerate(distinct)}
     return np.array([fold[shape] for shape in shapes])
 
 
@@ -256,7 +323,7 @@ def _box(batches: list[KernelBatch]) -> dict[str, list[int]]:
     merged = [_ranged(batch) for batch in batches]
     for name in merged[0]:
         values = np.concatenate([ranged[name] for ranged in merged])
-        if name in _EXACT:
+        if name in EXACT_SIZES:
             box[name] = sorted({int(v) for v in values})
         else:
             box[name] = [math.floor(values.min()), math.ceil(values.max())]

@@ -19,7 +19,10 @@ import numpy as np
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import DTYPE_BYTES, OPS
 
-GPU_TILES: Final = ((256, 128), (128, 128), (128, 64), (64, 64), (32, 32))
+GPU_TILES: Final = (
+    *((256, 128), (128, 256), (128, 128), (256, 64), (64, 256), (128, 64), (64, 128)),
+    *((128, 32), (32, 128), (64, 64), (64, 32), (32, 32)),
+)
 """Tiles (m, n) that vendor libraries use for matrix products, large to small."""
 # A row of output pixels of this length is what one core takes at a time in a CPU's convolution.
 _CPU_PIXELS: Final = 28
@@ -81,9 +84,7 @@ def occupancy(
 
 def best_tile(batch: Any, m: Any, n: Any, slots: int) -> tuple[np.ndarray, np.ndarray]:
     """Return waves and utilisation of the tile that finishes first, arrays [n]."""
-    waves = np.stack(
-        [ceil_div(batch * ceil_div(m, a) * ceil_div(n, b), slots) for a, b in GPU_TILES]
-    )
+    waves = tile_waves(batch, m, n, slots)
     tiles = np.array(GPU_TILES, dtype=float)
     area = tiles.prod(axis=1)[:, None]
     # Small tiles reuse less of what they load; libraries pick them only to fill the device.
@@ -91,3 +92,10 @@ def best_tile(batch: Any, m: Any, n: Any, slots: int) -> tuple[np.ndarray, np.nd
     pick = np.argmin(waves * area * slowdown, axis=0)
     taken = np.take_along_axis(waves, pick[None], axis=0)[0]
     return taken, batch * m * n / (taken * slots * area[pick, 0])
+
+
+def tile_waves(batch: Any, m: Any, n: Any, slots: int) -> np.ndarray:
+    """Return the waves that each of ``GPU_TILES`` takes, [tiles, n]."""
+    return np.stack(
+        [ceil_div(batch * ceil_div(m, a) * ceil_div(n, b), slots) for a, b in GPU_TILES]
+    )

@@ -6,7 +6,7 @@ Nothing is executed on loading: YAML is loaded safely, arrays without pickle.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,22 @@ from tadnn.errors import CorruptFile, SettingMismatch, UnknownName
 from tadnn.files import LATENCY_MODELS, atomic_folder, file_hash
 from tadnn.hardware import DeviceSpec, find_device
 from tadnn.kernels import KernelRow, write_kernel_table
+from tadnn.latency.adaptation import Adaptation
+from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.card import Card
+from tadnn.latency.kind_factors import KindFactors
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import NetCalibration
 from tadnn.latency.op_model import OpModel
 from tadnn.runtimes import Setting
 
 CARD, NUMBERS, KERNELS = "card.yaml", "model.npz", "kernels.csv.gz"
+_ADJUSTMENT = "adjustment"  # no op has such a name
 _DAMAGE = (
     KeyError,
     TypeError,
     ValueError,
+    np.linalg.LinAlgError,
     AttributeError,
     OverflowError,
     OSError,
@@ -57,6 +62,10 @@ def save_latency_model(
         for op, fitted in model.ops.items()
         if fitted.learner
         for name, array in fitted.learner.to_arrays().items()
+    } | {
+        f"{_ADJUSTMENT}{i}/{name}": array
+        for i, adjustment in enumerate(model.adjustments)
+        for name, array in adjustment.to_arrays().items()
     }
     with atomic_folder(folder) as made:
         np.savez_compressed(made / NUMBERS, allow_pickle=False, **arrays)
@@ -68,6 +77,7 @@ def save_latency_model(
             card["data"]["sha256"] = file_hash(made / KERNELS)
         card["model_sha256"] = file_hash(made / NUMBERS)
         card["nets"] = model.nets.to_dict()
+        card["adjustments"] = [adjustment.to_dict() for adjustment in model.adjustments]
         card["ops"] = {op: fitted.to_dict() for op, fitted in sorted(model.ops.items())}
         text = yaml.safe_dump(card, sort_keys=False, allow_unicode=True, width=100)
         (made / CARD).write_text(text, encoding="utf-8")
@@ -138,16 +148,34 @@ def _load(folder: Path, name: str = "") -> LatencyModel:
         ops = {
             str(op): OpModel.from_dict(
                 facts,
-                {k.split("/", 1)[1]: a for k, a in arrays.items() if k.split("/", 1)[0] == op},
+                _under(arrays, str(op)),
             )
             for op, facts in data["ops"].items()
         }
         nets = NetCalibration.from_dict(data["nets"])
+        # Models of before there were any have none.
+        adjustments = [
+            _adjustment(facts, _under(arrays, f"{_ADJUSTMENT}{i}"))
+            for i, facts in enumerate(data.get("adjustments", ()))
+        ]
     except _DAMAGE as error:
         raise CorruptFile(
             f"latency model {folder} is damaged: {type(error).__name__}: {error}"
         ) from error
-    return LatencyModel(card, ops, nets, card.devices[0], file_hash(folder / CARD)[:16])
+    found = file_hash(folder / CARD)[:16]
+    return LatencyModel(card, ops, nets, card.devices[0], found, adjustments)
+
+
+def _under(arrays: Mapping[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
+    return {k.split("/", 1)[1]: a for k, a in arrays.items() if k.split("/", 1)[0] == part}
+
+
+def _adjustment(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Adjustment:
+    if data["kind"] == Adaptation.kind:
+        return Adaptation.from_dict(data, arrays)
+    if data["kind"] == KindFactors.kind:
+        return KindFactors.from_dict(data)
+    raise ValueError(f"unknown adjustment {data['kind']!r}")
 
 
 def _check_hash(path: Path, expected: str) -> None:

@@ -15,6 +15,7 @@ from tadnn.nets.layers import (
     Concat,
     Conv1d,
     Conv2d,
+    Conv3d,
     ConvTranspose2d,
     DepthwiseConv2d,
     Dropout,
@@ -31,6 +32,7 @@ from tadnn.nets.layers import (
     LayerNorm,
     LeakyReLU,
     Linear,
+    LogSoftmax,
     MatMul,
     MaxPool2d,
     Mul,
@@ -59,6 +61,7 @@ from tadnn.nets.layers import (
     TokenMean,
     Upsample,
     View,
+    Where,
 )
 from tadnn.nets.net import Net, NetBuilder, PlacedLayer
 from tadnn.nets.onnx import to_onnx
@@ -83,6 +86,7 @@ __all__ = [
     "Concat",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
     "ConvTranspose2d",
     "DepthwiseConv2d",
     "Dropout",
@@ -99,6 +103,7 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LogSoftmax",
     "MatMul",
     "MaxPool2d",
     "Mul",
@@ -132,6 +137,7 @@ __all__ = [
     "Traced",
     "Upsample",
     "View",
+    "Where",
     "block",
     "block_facts",
     "load_weights",

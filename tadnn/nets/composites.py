@@ -219,3 +219,11 @@ class Strided(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Take them."""
         return x[(slice(None),) * self.dim + (self.indices,)]
+
+
+class Where(nn.Module):
+    """One of two tensors, value by value: the first where the condition isn't 0 or false."""
+
+    def forward(self, condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """Choose."""
+        return torch.where(condition.bool(), first, second)

@@ -2,11 +2,18 @@
 
 from tadnn.report.breakdown import breakdown_figure
 from tadnn.report.front_view import FrontView, PointView
+from tadnn.report.history import history_figure
+from tadnn.report.library import Library, StudyRow, StudyShelf
+from tadnn.report.network_gather import breakdown_view, frozen_model, layer_views
 from tadnn.report.pareto import pareto_figure
 from tadnn.report.prediction import prediction_figure
+from tadnn.report.screening import screening_figure
 from tadnn.report.stairs import stairs_figure
+from tadnn.report.study_gather import study_view
+from tadnn.report.study_view import HistoryView, StudyView
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
+from tadnn.report.tail import tail_figure
 from tadnn.report.text import kernel_text
 from tadnn.report.views import (
     BreakdownView,
@@ -14,6 +21,7 @@ from tadnn.report.views import (
     PredictionView,
     ShareView,
     StairView,
+    TailView,
     setting_text,
 )
 
@@ -21,18 +29,31 @@ __all__ = [
     "COLUMNS",
     "BreakdownView",
     "FrontView",
+    "HistoryView",
+    "Library",
     "PairView",
     "PointView",
     "PredictionView",
     "ShareView",
     "StairView",
+    "StudyRow",
+    "StudyShelf",
+    "StudyView",
+    "TailView",
     "breakdown_figure",
+    "breakdown_view",
     "front_rows",
     "front_table",
+    "frozen_model",
+    "history_figure",
     "kernel_text",
+    "layer_views",
     "pareto_figure",
     "prediction_figure",
     "save_figure",
+    "screening_figure",
     "setting_text",
     "stairs_figure",
+    "study_view",
+    "tail_figure",
 ]

@@ -28,6 +28,9 @@ def stairs_figure(view: StairView) -> Figure:
     axes.step(view.widths, view.latency_us, where="mid", color=PREDICTED, lw=1.3, label="predicted")
     if len(view.widths) <= 64:
         axes.plot(view.widths, view.latency_us, "o", ms=3.2, color=PREDICTED)
+    if view.measured_us is not None:
+        axes.plot(view.widths, view.measured_us, ".", ms=4, color=MEASURED, label="measured")
+        high = [*high, *view.measured_us]
     margin = 0.02 * (view.widths[-1] - view.widths[0]) or 1
     axes.set_xlim(view.widths[0] - margin, view.widths[-1] + margin)
     axes.set_ylim(0, 1.14 * max(high) or 1)

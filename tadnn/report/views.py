@@ -80,7 +80,8 @@ class PredictionView:
 class ShareView:
     """Equal launches: microseconds of all ``count`` together, with standard deviation.
 
-    ``is_kernel`` is false for what passes between launches.
+    ``is_kernel`` is false for what passes between launches. ``waves`` of one launch, and the
+    share of their slots that work (``utilisation``), are None where unknown.
     """
 
     label: str
@@ -89,6 +90,8 @@ class ShareView:
     std_us: float
     in_range: bool = True
     is_kernel: bool = True
+    waves: int | None = None
+    utilisation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,8 @@ class BreakdownView:
                 k["count"] * k["latency_us"],
                 k["count"] * k["std_us"],
                 k["in_range"],
+                waves=k.get("waves"),
+                utilisation=k.get("utilisation"),
             )
             for k in prediction["kernels"]
         ]
@@ -156,9 +161,11 @@ class StairView:
     std_us: tuple[float, ...]
     present: int | None = None
     label: str = "this network"
+    measured_us: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(self.widths), len(self.latency_us), len(self.std_us)}
+        measured = self.widths if self.measured_us is None else self.measured_us
+        lengths = {len(self.widths), len(self.latency_us), len(self.std_us), len(measured)}
         if len(lengths) > 1:
             raise RequestError(
                 f"a staircase has one latency and deviation per width; got {lengths}"
@@ -172,6 +179,15 @@ class StairView:
         if self.present not in self.widths:
             return None
         return self.latency_us[self.widths.index(self.present)]
+
+
+@dataclass(frozen=True)
+class TailView:
+    """The stairs of a network's groups of widths, slowest first."""
+
+    title: str
+    subtitle: str
+    stairs: tuple[StairView, ...]
 
 
 def setting_text(front: Record) -> str:

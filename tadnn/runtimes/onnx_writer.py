@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from tadnn.nets.onnx import OPSET
 Weights = Mapping[str, np.ndarray]
 _IR_VERSION: Final = 10
 _POOL: Final = 1 << 20
+_DTYPES: Final = {"float": np.float32, "int64": np.int64, "bool": np.bool_}
 
 
 class GraphWriter:
@@ -47,14 +48,43 @@ class GraphWriter:
         """Give a value another name."""
         self._nodes.append(helper.make_node("Identity", [value], [output], output))
 
-    def weight(self, name: str, shape: Shape, *, transposed: bool = False) -> str:
-        """Return a layer's stored tensor; ``transposed`` swaps the two dimensions it has."""
+    def weight(
+        self,
+        name: str,
+        shape: Shape,
+        *,
+        transposed: bool = False,
+        kind: str = "float",
+        repeats: Shape = (),
+        otherwise: np.ndarray | None = None,
+    ) -> str:
+        """Return a layer's stored tensor.
+
+        Args:
+            name: by which its layer knows it.
+            shape: its sizes.
+            transposed: whether to swap the two dimensions it has.
+            kind: ``float``, ``int64`` or ``bool``.
+            repeats: how often it follows itself along each dimension.
+            otherwise: whole numbers that it holds where no weights are given.
+        """
         full = f"{self.at}.{name}"
         if full not in self._tensors:
-            value = self._value(full, shape)
+            dtype = _DTYPES["int64" if otherwise is not None else kind]
+            if self._given is None and otherwise is not None:
+                value = otherwise
+            else:
+                value = self._value(full, shape)
+            value = np.asarray(value, dtype)
             value = np.ascontiguousarray(value.T) if transposed else value
+            value = np.tile(value, repeats) if set(repeats) - {1} else value
             self._tensors[full] = numpy_helper.from_array(value, full)
         return full
+
+    def kind_of(self, value: str) -> str:
+        """Return what a stored tensor holds; ``float`` for all others."""
+        tensor = self._tensors.get(value)
+        return "bool" if tensor is not None and tensor.data_type == TensorProto.BOOL else "float"
 
     def constant(self, value: float | np.ndarray, name: str = "") -> str:
         """Return a constant of floats; equal numbers share one."""
@@ -85,9 +115,11 @@ class GraphWriter:
 
     def _value(self, full: str, shape: Shape) -> np.ndarray:
         if self._given is not None:
-            return np.asarray(self._given[full], np.float32).reshape(shape)
+            return np.asarray(self._given[full]).reshape(shape)
         if len(shape) < 2:
-            fill = 1.0 if full.endswith(("weight", "running_var")) else 0.0
+            # A stored value may be a factor, and optimisers drop those of 1 and sums with 0.
+            fill = 0.5 if full.endswith(".value") else 0.0
+            fill = 1.0 if full.endswith(("weight", "running_var")) else fill
             return np.full(shape, fill, np.float32)
         size, fan_in = math.prod(shape), math.prod(shape[1:])
         normal = _normal()
@@ -98,3 +130,22 @@ class GraphWriter:
 @functools.cache
 def _normal() -> np.ndarray:
     return np.random.default_rng(0).standard_normal(_POOL, np.float32)
+
+
+Writer = Callable[[GraphWriter, Any, list[str], tuple[Shape, ...], Shape], str]
+"""Writes a layer: (graph, layer, values taken, their shapes, output's shape) to the output."""
+
+
+def plain(op: str, **attributes: Any) -> Writer:
+    """Return a writer of one operator."""
+    return lambda g, layer, taken, shapes, out: g.add(op, taken, **attributes)
+
+
+def reshape(g: GraphWriter, value: str, shape: Sequence[int], part: str = "") -> str:
+    """Write a view of other sizes."""
+    return g.add("Reshape", [value, g.numbers(list(shape))], part, allowzero=1)
+
+
+def spread(value: int | tuple[int, ...], rank: int) -> list[int]:
+    """Return one number for each of some dimensions."""
+    return list(value) if isinstance(value, tuple) else [value] * rank

@@ -115,17 +115,20 @@ class NodeMap:
             return None
         if op in _REORDERS:
             value = inputs[0] if op == "ReorderInput" else outputs[0]
-            return self._owner.get(f"{self._layer(value)}>{_REORDERS[op]}")
+            owners = [self._owner.get(f"{each}>{_REORDERS[op]}") for each in self._layers(value)]
+            return next((owner for owner in owners if owner is not None), None)
         for candidate in (name.removeprefix("fused ").removesuffix("_nchwc"), *outputs):
-            found = self._exact(self._layer(candidate))
-            if found is not None:
-                return found
+            for layer in self._layers(candidate):
+                if (found := self._exact(layer)) is not None:
+                    return found
         return None
 
-    def _layer(self, value: str) -> str:
+    def _layers(self, value: str) -> tuple[str, ...]:
+        """Return what the layer of a value may be called."""
         if value == "output" or value == "output_nchwc":
-            return self._last
-        return value.removesuffix("_bn")
+            return (self._last,)
+        # Optimisers append _bn to convolutions that took a normalisation.
+        return value, value.removesuffix("_bn")
 
     def _exact(self, name: str) -> int | None:
         # What an optimiser appends to a name follows a slash: cut until it is known.

@@ -180,10 +180,14 @@ def _conv2d(kernel: Kernel, operands: Operands) -> Run:
 
 
 def _conv_transpose2d(kernel: Kernel, operands: Operands) -> Run:
-    n, c, h, w, k, r, s, stride, pad, out_pad, groups = kernel.sizes
+    n, c, h, w, k, r, s, _, _, _, groups = kernel.sizes
+    stride, pad, out_pad, dilation = (
+        (kernel.dim(name), kernel.dim(f"{name}_w"))
+        for name in ("stride", "pad", "out_pad", "dilation")
+    )
     bias = operands.fixed(k) if operands.bias else None
     shapes = (n, c, h, w), (c, k // groups, r, s)
-    return operands.calls(F.conv_transpose2d, shapes, bias, stride, pad, out_pad, groups)
+    return operands.calls(F.conv_transpose2d, shapes, bias, stride, pad, out_pad, groups, dilation)
 
 
 def _linear(kernel: Kernel, operands: Operands) -> Run:

@@ -33,6 +33,7 @@ CHECK_ATTR = "tadnn:check"
 _CLEARLY_APART = 0.10
 # Few epochs want many steps.
 _BATCH = 32
+_CURVE = ("epoch", "validation_accuracy", "validation_loss")
 
 
 def choose(members: Sequence[Mapping[str, Any]], count: int, skip: set[str]) -> list[int]:
@@ -221,7 +222,8 @@ def _train(
     # Weights first: a stored accuracy always has its weights.
     save_weights(module, path)
     trained = {"accuracy": result.accuracy, "epochs": result.epochs, "split": result.split}
-    _store(study, number, {"trained": {**trained, "asked": epochs}})
+    curve = [{name: epoch[name] for name in _CURVE} for epoch in result.history]
+    _store(study, number, {"trained": {**trained, "asked": epochs, "history": curve}})
 
 
 class _Labelled(Progress):

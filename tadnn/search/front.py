@@ -13,7 +13,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from tadnn.pareto import front_mask, hypervolume
-from tadnn.search.objective import RESULT_ATTR
+from tadnn.search.objective import DRAWN_ATTR, RESULT_ATTR
 from tadnn.search.spec import StudySpec
 from tadnn.search.storage import ENVIRONMENT_ATTR, INPUT_ATTR, MODEL_ATTR, SPEC_ATTR
 
@@ -39,6 +39,9 @@ def front_record(study: Study) -> dict[str, Any]:
 
     Where nothing is feasible, ``members`` is empty and ``least_infeasible`` lists the trials
     that violate the constraints least, by the sum of their relative violations.
+
+    ``tail_aware`` is there in a tail-aware study: how many architectures were ``sampled``, and
+    how many ``distinct`` ones remained of them once snapped.
     """
     attributes = study.user_attrs
     spec = StudySpec.model_validate(attributes[SPEC_ATTR])
@@ -60,6 +63,12 @@ def front_record(study: Study) -> dict[str, Any]:
         "reference": reference,
         "members": members,
     }
+    if spec.tail_aware:
+        taken = [t for t in study.get_trials(deepcopy=False) if DRAWN_ATTR in t.user_attrs]
+        record["tail_aware"] = {
+            "sampled": sum(t.user_attrs[DRAWN_ATTR] for t in taken),
+            "distinct": len(taken),
+        }
     if not feasible and trials:
         nearest = sorted(trials, key=lambda trial: (_violation(trial), trial.number))
         record["least_infeasible"] = [

@@ -6,13 +6,15 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tadnn.errors import WorkFailed
+from tadnn.errors import RequestError, WorkFailed
 from tadnn.files import stable_hash
 from tadnn.nets import Net
+from tadnn.search.free import FreeMeasures, free_objectives
+from tadnn.search.frontier import Measure
 from tadnn.search.spec import LATENCY, LATENCY_MS, StudySpec
 
 if TYPE_CHECKING:
@@ -23,6 +25,11 @@ RESULT_ATTR = "tadnn:result"
 NET_ATTR = "tadnn:net"
 PHASE_NET_ATTR = "tadnn:net:"
 ERROR_ATTR = "tadnn:error"
+#: How many architectures were drawn and snapped until the trial's was a new one.
+DRAWN_ATTR = "tadnn:drawn"
+
+Snap = Callable[[Mapping[str, Any], Collection[str]], dict[str, Any]]
+"""Moves an architecture onto the edges of its stairs; the choices named stay."""
 
 
 class Predicted(Protocol):
@@ -89,8 +96,9 @@ class Evaluator:
         judge: Judge | None,
         input_shape: tuple[int, ...] | None = None,
         classes: int | None = None,
+        snap: Snap | None = None,
     ) -> None:
-        self.spec, self.space = spec, space
+        self.spec, self.space, self.snap = spec, space, snap
         self._predictor, self._judge = predictor, judge
         self.input_shape = space.default_input if input_shape is None else input_shape
         self._classes = classes
@@ -163,6 +171,21 @@ class Evaluator:
             "std_ms": float(prediction.std_ms),
             "in_range": bool(prediction.in_range),
         }
+
+    def free(self) -> tuple[dict[int, Measure], list[Measure]]:
+        """Return the objectives that cost nothing, by index, and the constraints.
+
+        See `free_objectives`.
+        """
+        free = FreeMeasures(
+            self.space,
+            self._predictor,
+            self.spec.batch,
+            self.spec.dtype,
+            self.input_shape,
+            self._classes,
+        )
+        return free_objectives(free, self.spec.objectives, self._bounds)
 
     def prepare(self) -> None:
         """Load what evaluations need, so that what is missing shows before the first trial."""
@@ -264,9 +287,26 @@ def build_evaluator(spec: StudySpec, space: Space, predictor: Predictor | None) 
     elif spec.accuracy is not None and spec.accuracy.train is not None and spec.dataset is not None:
         epochs = spec.accuracy.train.epochs
         judge = TrainingJudge(epochs, spec.dataset, spec.input_shape, spec.seed)
-    evaluator = Evaluator(spec, space, predictor, judge, shape, classes)
+    snap = _snap(spec, space, predictor, shape, classes) if spec.tail_aware else None
+    evaluator = Evaluator(spec, space, predictor, judge, shape, classes, snap)
     evaluator.prepare()
     return evaluator
+
+
+def _snap(
+    spec: StudySpec,
+    space: Space,
+    predictor: Predictor | None,
+    shape: tuple[int, ...],
+    classes: int | None,
+) -> Snap:
+    """Return what moves an architecture's widths onto the edges of their stairs."""
+    from tadnn.latency import LatencyModel
+    from tadnn.tail import Snapper
+
+    if not isinstance(predictor, LatencyModel):
+        raise RequestError(f"tail_aware needs a latency model; got {predictor!r}")
+    return Snapper(space, predictor, spec.batch, shape, classes).snap
 
 
 def arch_seed(seed: int, key: str) -> int:

@@ -22,6 +22,7 @@ from tadnn.search.names import require_names, require_phases
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
 from tadnn.search.proxy_choice import study_proxy
 from tadnn.search.runner import Ended, Worker
+from tadnn.search.seeds import enqueue, study_seeds
 from tadnn.search.spec import AUTO, StudySpec, require_same
 from tadnn.search.storage import (
     MODEL_ATTR,
@@ -125,12 +126,14 @@ def search(
         Unwritable: its folder or database takes no writes.
         WorkFailed: architecture after architecture fails.
     """
+    seeds = study_seeds(spec, evaluator.space)
     folder = results_folder(spec)
     address = StorageAddress.of(spec)
     lock = study_lock(folder)
     with storage_errors(address.url), _reporting(progress, spec.trials) as report:
         with lock:
             study = create_study(spec, address.open(), spaces, facts, evaluator.input_shape, proxy)
+            enqueue(study, seeds)
         if spec.workers == 1:
             ended = Worker(study, evaluator, lock, address.path is None, report).run()
         else:
@@ -167,6 +170,7 @@ def run_search(
     require_names(spec)
     results_folder(spec)
     space, spaces = study_space(spec)
+    study_seeds(spec, space)  # what is wrong with it shows before anything is measured
     begun = find_study(spec).user_attrs if is_begun(spec) else None
     if begun is not None:
         if fresh:
@@ -191,6 +195,9 @@ def run_search(
     for note in notes:
         progress.note(note)
     record, files = write_front(spec, study)
+    if spec.tail_aware:
+        notes.append(_snapping_note(record))
+        progress.note(notes[-1])
     warning = infeasible_warning(record)
     if warning is not None:
         notes.append(warning)  # the caller shows it beside the least infeasible
@@ -237,6 +244,14 @@ def _require_begun(
 
 def _proxy_note(proxy: Mapping[str, Any] | None) -> str | None:
     return None if proxy is None else f"the proxy is {proxy['name']}: {proxy['reason']}"
+
+
+def _snapping_note(record: Mapping[str, Any]) -> str:
+    counts = record["tail_aware"]
+    return (
+        f"tail-aware: {counts['sampled']} architectures were sampled and snapped to efficient "
+        f"widths; {counts['distinct']} distinct networks remained"
+    )
 
 
 def _noise_note(spec: StudySpec) -> str | None:

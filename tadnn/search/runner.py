@@ -22,8 +22,10 @@ from tadnn.errors import (
     Unwritable,
     WorkFailed,
 )
+from tadnn.search.frontier import Exhausted
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import (
+    DRAWN_ATTR,
     ERROR_ATTR,
     NET_ATTR,
     PHASE_NET_ATTR,
@@ -33,7 +35,7 @@ from tadnn.search.objective import (
     pack_net,
 )
 from tadnn.search.owner import WORKER_ATTR, Owner
-from tadnn.search.sampler import DistinctSampler, Exhausted
+from tadnn.search.sampler import DistinctSampler
 
 #: So many failures in a row, without a success, are no accident.
 MAX_FAILURES_IN_A_ROW = 20
@@ -110,7 +112,15 @@ class Worker:
         self._owner = Owner.current()
         self._size = evaluator.space.size()
         self._report = on_change or (lambda complete: None)
-        self._sampler = DistinctSampler(evaluator.space, spec.sampler, spec.seed, self._ledger)
+        self._sampler = DistinctSampler(
+            evaluator.space,
+            spec.sampler,
+            spec.seed,
+            self._ledger,
+            *evaluator.free(),
+            snap=evaluator.snap,
+        )
+        self._snaps = evaluator.snap is not None
         study.sampler = self._sampler
 
     def run(self) -> Ended:
@@ -177,6 +187,8 @@ class Worker:
         if self._ledger.key_of(trial) is not None:
             return written
         arch = trial.relative_params
+        if self._snaps:
+            trial.set_user_attr(DRAWN_ATTR, self._sampler.drawn)
         for name, value in arch.items():
             if name not in written:
                 # What trial.suggest_* does, less its checks of a proposal that is ours.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +13,20 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from tadnn.errors import TadnnError
+from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
+from tadnn.search.frontier import (
+    Candidate,
+    Exhausted,
+    Measure,
+    Proposer,
+    SpaceCandidates,
+    history_of,
+    signed,
+    signs_of,
+)
 from tadnn.search.ledger import Ledger
+from tadnn.search.objective import Snap
 from tadnn.spaces import Int, Space
 
 if TYPE_CHECKING:
@@ -24,10 +35,8 @@ if TYPE_CHECKING:
 #: How often a cheap sampler is asked again before its proposal's neighbours are tried.
 _ATTEMPTS = 8
 _RANDOM_TRIES = 64
-
-
-class Exhausted(TadnnError):
-    """The space has no architecture left that the study did not take up."""
+#: How much of a space is enumerated where many of its architectures are snapped to one.
+_MOST_SNAPPED = 2000
 
 
 class DistinctSampler(BaseSampler):
@@ -46,22 +55,40 @@ class DistinctSampler(BaseSampler):
 
     Args:
         space: the space that is searched.
-        kind: ``random``, ``nsga2``, ``tpe`` or ``gp``.
+        kind: ``random``, ``nsga2``, ``tpe``, ``gp`` or ``frontier``.
         seed: the study's seed.
         ledger: what was seen, refreshed by its owner before each ask; None: the sampler keeps
             one and refreshes it itself.
+        known: what ``frontier`` need not learn: objectives by index, of a list of architectures.
+        constraints: what ``frontier`` keeps before a trial is spent; feasible where at most 0.
+        snap: moves every architecture onto its edges before it is taken; None: none is moved.
     """
 
-    def __init__(self, space: Space, kind: str, seed: int, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        kind: str,
+        seed: int,
+        ledger: Ledger | None = None,
+        known: Mapping[int, Measure] | None = None,
+        constraints: Sequence[Measure] = (),
+        snap: Snap | None = None,
+    ) -> None:
         self._space = space
+        self._snap = snap
         self._kind = kind
         self._seed = seed
         self._keeps_ledger = ledger is None
         self._ledger = Ledger(space) if ledger is None else ledger
         self._values = {name: tuple(choice.values) for name, choice in space.choices.items()}
         self._base: BaseSampler | None = None
+        self._known, self._constraints = dict(known or {}), constraints
+        self._proposer: Proposer | None = None
+        self._points: dict[int, Candidate] = {}
         #: Key of the architecture that was proposed last.
         self.last_key = ""
+        #: How many architectures were drawn for the last trial until one was new.
+        self.drawn = 0
         self.distributions: dict[str, IntDistribution | CategoricalDistribution] = {
             name: _distribution(choice, self._values[name])
             for name, choice in space.choices.items()
@@ -83,6 +110,9 @@ class DistinctSampler(BaseSampler):
         """
         if self._keeps_ledger:
             self._ledger.refresh(study)
+        enqueued = trial.system_attrs.get("fixed_params", {})
+        if self._is_whole(enqueued) and self._is_new(enqueued, trial):
+            return self._space.canonical(enqueued)
         arch = self._propose(study, trial)
         # A trial whose worker died while writing its choices down keeps what it has. With one
         # worker the proposal agrees; with several the study may have moved on since.
@@ -122,15 +152,23 @@ class DistinctSampler(BaseSampler):
         """Do nothing: the randomness of a trial derives from its number."""
 
     def _propose(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        self.drawn = 0
         for attempt, proposal in enumerate(self._proposals(study, trial)):
-            arch = self._filled(study, trial, proposal, attempt)
+            arch = self._snapped(self._filled(study, trial, proposal, attempt))
             if self._is_new(arch, trial):
                 return arch
         return self._nearby(arch, trial)
 
+    def _snapped(self, arch: Mapping[str, Any], keep: Collection[str] = ()) -> dict[str, Any]:
+        self.drawn += 1
+        return dict(arch) if self._snap is None else self._snap(arch, keep)
+
     def _proposals(self, study: Study, trial: FrozenTrial) -> Iterator[dict[str, Any]]:
         if self._kind == "random":
             yield from itertools.repeat({}, _ATTEMPTS)
+            return
+        if self._kind == "frontier":
+            yield self._of_the_front(study, trial)
             return
         base = self._wrapped(study, trial)
         # Crossover takes what the parents have; finding what all trials have in common, as
@@ -141,6 +179,20 @@ class DistinctSampler(BaseSampler):
         if self._kind == "nsga2":
             for attempt in range(1, _ATTEMPTS):
                 yield self._crossover.child(self._rng(trial, attempt))
+
+    def _of_the_front(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
+        signs = signs_of(study)
+        if self._proposer is None:
+            # Kept, since it remembers only what would come out the same.
+            candidates = SpaceCandidates(self._space)
+            known = {i: signed(measure, signs[i]) for i, measure in self._known.items()}
+            self._proposer = Proposer(candidates, len(signs), self._seed, known, self._constraints)
+        history = history_of(study, trial.number, self._whole, signs, self._points)
+        return dict(self._proposer.propose(history, trial.number) or {})
+
+    def _whole(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
+        """Return a trial's architecture; None while it is being written down."""
+        return trial.params if self._ledger.key_of(trial) is not None else None
 
     def _wrapped(self, study: Study, trial: FrozenTrial) -> BaseSampler:
         """Return the sampler of Optuna's that this trial gets."""
@@ -175,18 +227,22 @@ class DistinctSampler(BaseSampler):
         rng = self._rng(trial, 2 * _ATTEMPTS)
         neighbours = self._space.neighbours(arch)
         for index in rng.permutation(len(neighbours)):
-            if self._is_new(neighbours[index], trial):
-                return dict(neighbours[index])
+            neighbour = self._snapped(neighbours[index])
+            if self._is_new(neighbour, trial):
+                return neighbour
         for _ in range(_RANDOM_TRIES):
-            sample = self._space.sample_one(rng)
+            sample = self._snapped(self._space.sample_one(rng))
             if self._is_new(sample, trial):
                 return sample
-        # Ends after at most one more architecture than were seen.
-        for candidate in self._space.enumerate():
-            if self._is_new(candidate, trial):
-                return dict(candidate)
+        # Ends after at most one more architecture than were seen, unless many are snapped to one.
+        limit = None if self._snap is None else _MOST_SNAPPED
+        for candidate in itertools.islice(self._space.enumerate(), limit):
+            arch = self._snapped(candidate)
+            if self._is_new(arch, trial):
+                return arch
         raise Exhausted(
             f"the space has {self._space.size()} architectures and the study took up every one"
+            + ("" if self._snap is None else " that was found after snapping")
         )
 
     def _complete(self, trial: FrozenTrial, fixed: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,9 +254,17 @@ class DistinctSampler(BaseSampler):
                 if self._space.active(arch, name):
                     drawn = values[int(rng.integers(len(values)))]
                     arch[name] = fixed.get(name, drawn)
+            arch = self._snapped(arch, fixed)
             if self._is_new(arch, trial):
                 break
         return arch
+
+    def _is_whole(self, fixed: Mapping[str, Any]) -> bool:
+        try:
+            self._space.check(fixed)
+        except ArchitectureError:
+            return False
+        return True
 
     def _is_new(self, arch: Mapping[str, Any], trial: FrozenTrial) -> bool:
         self.last_key = self._space.key(arch)

@@ -27,7 +27,7 @@ from tadnn.errors import StudyMismatch
 OBJECTIVES = ("latency", "accuracy", "parameters", "flops", "memory")
 CONSTRAINTS = ("latency_ms", "parameters", "flops", "memory_bytes")
 DTYPES = ("fp32", "fp16", "bf16")
-SAMPLERS = ("random", "nsga2", "tpe", "gp")
+SAMPLERS = ("random", "nsga2", "tpe", "gp", "frontier")
 AUTO = "auto"
 
 #: An objective or a constraint on a further phase of a space is its name and one of these.
@@ -130,7 +130,9 @@ class StudySpec(_Part):
     objectives: tuple[Objective, ...] = Field(min_length=1)
     accuracy: AccuracySpec | None = None
     constraints: ConstraintsSpec = ConstraintsSpec()
-    sampler: Literal["random", "nsga2", "tpe", "gp"] = "nsga2"
+    sampler: Literal["random", "nsga2", "tpe", "gp", "frontier"] = "nsga2"
+    start_from: StrictStr | None = None
+    tail_aware: StrictBool = False
     trials: Count
     workers: Count = 1
     seed: Annotated[StrictInt, Field(ge=0, lt=2**32)] = 0
@@ -200,6 +202,8 @@ class StudySpec(_Part):
                     "objectives and constraints of latency, and measured finalists, "
                     "need the key 'latency_model'"
                 )
+            if self.tail_aware:
+                raise ValueError("tail_aware snaps widths by latency: it needs 'latency_model'")
         return self
 
     @property
@@ -226,6 +230,8 @@ class StudySpec(_Part):
         record: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
         if len(self.space) == 1:
             record["space"] = self.space[0]
+        if not self.tail_aware:
+            del record["tail_aware"]  # studies that began before there was one
         return {key: value for key, value in record.items() if value != {}}
 
     def frozen(self) -> dict[str, Any]:

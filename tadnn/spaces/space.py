@@ -62,12 +62,12 @@ class Space:
         self.arch_of = arch_of
         self.default_input, self.default_classes = _shape(default_input), default_classes
         self.source_hash = source_hash
-        self._builds: dict[str | None, Build] = {None: build}
-        self._builds.update(_checked(name, phases or {}))
         # A narrowed space remembers what was read for the whole one.
+        builds: dict[str | None, Build] = {None: build}
+        builds.update(_checked(name, phases or {}))
         self._builds = {
             phase: made if isinstance(made, Reading) else Reading(name, made)
-            for phase, made in self._builds.items()
+            for phase, made in builds.items()
         }
         check_choices(name, self.choices)
         if type(default_classes) is not int or default_classes < 1:

@@ -24,13 +24,14 @@ from tadnn.nets.layers.base import (
     TorchFunction,
     TorchModule,
 )
-from tadnn.nets.layers.convolution import Conv1d, Conv2d, ConvTranspose2d, DepthwiseConv2d
+from tadnn.nets.layers.convolution import Conv1d, Conv2d, DepthwiseConv2d
+from tadnn.nets.layers.convolution_other import Conv3d, ConvTranspose2d
 from tadnn.nets.layers.decoding import CachedAttention
-from tadnn.nets.layers.elementwise import Add, Concat, Mul, Softmax
+from tadnn.nets.layers.elementwise import Add, Concat, LogSoftmax, Mul, Softmax
 from tadnn.nets.layers.linear import Linear
 from tadnn.nets.layers.normalization import BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from tadnn.nets.layers.opaque import Opaque
-from tadnn.nets.layers.pointwise import Binary, Pointwise, PReLU, Reduce
+from tadnn.nets.layers.pointwise import Binary, Pointwise, PReLU, Reduce, Where
 from tadnn.nets.layers.pooling import (
     AdaptiveAvgPool2d,
     AvgPool2d,
@@ -58,6 +59,7 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     Concat,
     Conv1d,
     Conv2d,
+    Conv3d,
     ConvTranspose2d,
     DepthwiseConv2d,
     Dropout,
@@ -74,6 +76,7 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     LayerNorm,
     LeakyReLU,
     Linear,
+    LogSoftmax,
     MatMul,
     MaxPool2d,
     Mul,
@@ -101,6 +104,7 @@ _CLASSES: Final[tuple[type[Layer], ...]] = (
     TokenMean,
     Upsample,
     View,
+    Where,
 )
 
 LAYERS: Final[dict[str, type[Layer]]] = {layer.__name__: layer for layer in _CLASSES}
@@ -120,6 +124,7 @@ __all__ = [
     "Concat",
     "Conv1d",
     "Conv2d",
+    "Conv3d",
     "ConvTranspose2d",
     "DepthwiseConv2d",
     "Dropout",
@@ -136,6 +141,7 @@ __all__ = [
     "LayerNorm",
     "LeakyReLU",
     "Linear",
+    "LogSoftmax",
     "MatMul",
     "MaxPool2d",
     "Mul",
@@ -168,4 +174,5 @@ __all__ = [
     "TorchModule",
     "Upsample",
     "View",
+    "Where",
 ]

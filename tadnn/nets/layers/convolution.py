@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tadnn.errors import ShapeError
-from tadnn.kernels import Kernel, conv_out, transposed_out
+from tadnn.kernels import Kernel, conv_out
 from tadnn.nets.layers.base import Layer, Shape, TorchModule, need_rank, pair, single
 
 _DEFAULTS = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
@@ -54,7 +54,7 @@ class Conv2d(Layer):
         (shape,) = shapes
         need_rank(shape, 4)
         n, c, h, w = shape
-        _check_groups(c, self.out, self.groups)
+        check_groups(c, self.out, self.groups)
         (r, s), (down, right), (above, left), (tall, wide) = self._window
         p, q = conv_out(h, r, down, above, tall), conv_out(w, s, right, left, wide)
         if p < 1 or q < 1:
@@ -68,7 +68,7 @@ class Conv2d(Layer):
         """Return ``nn.Conv2d``."""
         ((_, c, _, _),) = shapes
         steps = {"stride": self.stride, "padding": single(self.pad), "dilation": self.dilation}
-        kwargs = _shown(self.bias, **steps, groups=self.groups)
+        kwargs = shown(self.bias, **steps, groups=self.groups)
         return TorchModule("Conv2d", (c, self.out, self.kernel), kwargs)
 
     def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
@@ -165,7 +165,7 @@ class Conv1d(Layer):
         (shape,) = shapes
         need_rank(shape, 3)
         n, c, length = shape
-        _check_groups(c, self.out, self.groups)
+        check_groups(c, self.out, self.groups)
         q = conv_out(length, self.kernel, self.stride, self.pad, self.dilation)
         if q < 1:
             raise ShapeError(
@@ -178,7 +178,7 @@ class Conv1d(Layer):
         """Return ``nn.Conv1d``."""
         ((_, c, _),) = shapes
         steps = {"stride": self.stride, "padding": self.pad, "dilation": self.dilation}
-        kwargs = _shown(self.bias, **steps, groups=self.groups)
+        kwargs = shown(self.bias, **steps, groups=self.groups)
         return TorchModule("Conv1d", (c, self.out, self.kernel), kwargs)
 
     def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
@@ -194,67 +194,6 @@ class Conv1d(Layer):
         return self.out * (shapes[0][1] // self.groups * self.kernel + self.bias)
 
 
-@dataclass(frozen=True)
-class ConvTranspose2d(Layer):
-    """2-D transposed convolution with a square window: it enlarges by its stride.
-
-    Args:
-        out: output channels.
-        kernel: window edge.
-        stride: enlargement.
-        padding: rows and columns cut from every side of the output.
-        output_padding: rows and columns added below and on the right; less than the stride.
-        groups: channel groups.
-        bias: whether a bias is added.
-    """
-
-    out: int
-    kernel: int
-    stride: int = 1
-    padding: int = 0
-    output_padding: int = 0
-    groups: int = 1
-    bias: bool = False
-
-    may_be_zero: ClassVar[frozenset[str]] = frozenset({"padding", "output_padding"})
-
-    def infer(self, *shapes: Shape) -> Shape:
-        """Return (n, out, p, q): (h - 1) stride - 2 padding + kernel + output_padding rows."""
-        (shape,) = shapes
-        need_rank(shape, 4)
-        n, c, h, w = shape
-        _check_groups(c, self.out, self.groups)
-        if self.output_padding >= self.stride:
-            raise ShapeError(
-                f"output_padding is less than the stride; got {self.output_padding} "
-                f"for {self.stride}"
-            )
-        p, q = (
-            transposed_out(size, self.kernel, self.stride, self.padding, self.output_padding)
-            for size in (h, w)
-        )
-        if p < 1 or q < 1:
-            raise ShapeError(f"padding ({self.padding}) must leave some output; got {h}x{w}")
-        return n, self.out, p, q
-
-    def torch(self, *shapes: Shape) -> TorchModule:
-        """Return ``nn.ConvTranspose2d``."""
-        steps = {"stride": self.stride, "padding": self.padding}
-        kwargs = _shown(self.bias, **steps, output_padding=self.output_padding, groups=self.groups)
-        return TorchModule("ConvTranspose2d", (shapes[0][1], self.out, self.kernel), kwargs)
-
-    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
-        """Return one conv_transpose2d."""
-        window = (self.kernel, self.kernel, self.stride, self.padding, self.output_padding)
-        sizes = (*shapes[0], self.out, *window, self.groups)
-        return (Kernel("conv_transpose2d", sizes, dtype, ("bias",) if self.bias else ()),)
-
-    def parameters(self, *shapes: Shape) -> int:
-        """Return weights and biases."""
-        weights = shapes[0][1] * (self.out // self.groups) * self.kernel**2
-        return weights + self.out * self.bias
-
-
 @functools.lru_cache(maxsize=4096)
 def _window(
     kernel: int | tuple[int, int],
@@ -268,14 +207,19 @@ def _window(
     return (r, s), pair(stride), same if padding is None else pair(padding), (tall, wide)
 
 
-def _check_groups(c: int, out: int, groups: int) -> None:
+def check_groups(c: int, out: int, groups: int) -> None:
+    """Check that groups divide the channels.
+
+    Raises:
+        ShapeError: they don't.
+    """
     if c % groups or out % groups:
         raise ShapeError(
             f"groups divide input and output channels; got {c} -> {out} channels in {groups} groups"
         )
 
 
-def _shown(bias: bool, **kwargs: Any) -> dict[str, Any]:
+def shown(bias: bool, **kwargs: Any) -> dict[str, Any]:
     """Return torch's arguments without those that are its defaults."""
     shown = {name: value for name, value in kwargs.items() if value != _DEFAULTS[name]}
     return shown if bias else {**shown, "bias": False}

@@ -99,6 +99,15 @@ class Softmax(Layer):
 
 
 @dataclass(frozen=True)
+class LogSoftmax(Softmax):
+    """The logarithm of softmax along one dimension, computed as one; not the batch's."""
+
+    def torch(self, *shapes: Shape) -> TorchModule:
+        """Return ``nn.LogSoftmax``."""
+        return TorchModule("LogSoftmax", (), {"dim": self.dim})
+
+
+@dataclass(frozen=True)
 class Concat(Layer):
     """Two or more tensors after each other along one dimension; not the batch's."""
 

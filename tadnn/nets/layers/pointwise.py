@@ -10,7 +10,14 @@ from typing import Any, ClassVar, Final
 
 from tadnn.errors import ShapeError
 from tadnn.kernels import Kernel
-from tadnn.nets.layers.base import Layer, Shape, TorchFunction, TorchModule, rows_cols
+from tadnn.nets.layers.base import (
+    Layer,
+    Shape,
+    TorchComposite,
+    TorchFunction,
+    TorchModule,
+    rows_cols,
+)
 from tadnn.nets.layers.products import broadcast
 
 POINTWISE: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = MappingProxyType(
@@ -187,6 +194,27 @@ class Binary(Layer):
         last = max(i for i, size in enumerate(small) if size != 1) + 1
         cols = math.prod(out[last:])
         return (Kernel("mul_rows", (math.prod(out) // cols, cols), dtype),)
+
+
+@dataclass(frozen=True)
+class Where(Layer):
+    """The second input where the first isn't false or 0, else the third; they broadcast."""
+
+    arity: ClassVar[int] = 3
+
+    def infer(self, *shapes: Shape) -> Shape:
+        """Return the common shape."""
+        return broadcast(*shapes)
+
+    def torch(self, *shapes: Shape) -> TorchComposite:
+        """Return ``Where``, which calls ``torch.where``."""
+        return TorchComposite("Where")
+
+    def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
+        """Return one add, or one scalar where a choice is a number."""
+        out = self.infer(*shapes)
+        op = "scalar" if 1 in map(math.prod, shapes[1:]) else "add"
+        return (Kernel(op, rows_cols(out), dtype),)
 
 
 @dataclass(frozen=True)

@@ -33,46 +33,66 @@ class _Pool2d(Layer):
     def _window(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
         """Return kernel, stride and padding, and whether sizes are rounded up."""
 
+    def _taps(self) -> tuple[int, int]:
+        """Return the distance between a window's values."""
+        return 1, 1
+
     def infer(self, *shapes: Shape) -> Shape:
         """Return (n, c, p, q)."""
         (shape,) = shapes
         need_rank(shape, 4)
         kernel, stride, padding, ceil = self._window()
+        sizes = self._shrunk(shape)
         for pad, window in zip(padding, kernel, strict=True):
             if 2 * pad > window:
                 raise ShapeError(f"padding is at most half the window; got {pad} for {window}")
         # Rounding up never makes a window fit that doesn't.
         fits = all(
             size + 2 * pad >= window
-            for size, pad, window in zip(shape[2:], padding, kernel, strict=True)
+            for size, pad, window in zip(sizes, padding, kernel, strict=True)
         )
         if not fits:
             edge = kernel[0] if kernel[0] == kernel[1] else kernel
             raise ShapeError(f"the window ({edge}) must fit the image; got {shape[2]}x{shape[3]}")
         p, q = (
-            pool_out(*sizes, int(ceil))
-            for sizes in zip(shape[2:], kernel, stride, padding, strict=True)
+            pool_out(*each, int(ceil)) for each in zip(sizes, kernel, stride, padding, strict=True)
         )
         return *shape[:2], p, q
 
+    def _shrunk(self, shape: Shape) -> list[int]:
+        """Return height and width less what dilation adds to the window: as many windows fit."""
+        kernel = self._window()[0]
+        return [
+            size - (tap - 1) * (window - 1)
+            for size, tap, window in zip(shape[2:], self._taps(), kernel, strict=True)
+        ]
+
     def kernels(self, dtype: str, *shapes: Shape) -> tuple[Kernel, ...]:
-        """Return one launch."""
+        """Return one launch; dilated, of an image that as many windows fit."""
         kernel, stride, padding, ceil = self._window()
-        sizes = (*shapes[0], *kernel, stride[0], padding[0])
+        image = (*shapes[0][:2], *self._shrunk(shapes[0]))
+        sizes = (*image, *kernel, stride[0], padding[0])
         extra = (("stride_w", stride[1]), ("pad_w", padding[1]), ("ceil", int(ceil)))
         return (Kernel(self.op, sizes, dtype, (), extra),)
 
 
 @dataclass(frozen=True)
 class MaxPool2d(_Pool2d):
-    """The maximum of every window; ``ceil_mode`` rounds the output's size up."""
+    """The maximum of every window; ``ceil_mode`` rounds the output's size up.
+
+    ``dilation`` is the distance between a window's values.
+    """
 
     kernel: int | tuple[int, int]
     stride: int | tuple[int, int]
     padding: int | tuple[int, int] = 0
     ceil_mode: bool = False
+    dilation: int | tuple[int, int] = 1
 
     op: ClassVar[str] = "max_pool2d"
+
+    def _taps(self) -> tuple[int, int]:
+        return pair(self.dilation)
 
     def _window(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], bool]:
         return pair(self.kernel), pair(self.stride), pair(self.padding), self.ceil_mode
@@ -82,6 +102,8 @@ class MaxPool2d(_Pool2d):
         kwargs: dict[str, Any] = {"stride": self.stride, "padding": self.padding}
         if self.ceil_mode:
             kwargs["ceil_mode"] = True
+        if self.dilation != 1:
+            kwargs["dilation"] = self.dilation
         return TorchModule("MaxPool2d", (self.kernel,), kwargs)
 
 
@@ -210,12 +232,16 @@ class Resize(Layer):
         mode: how pixels are found or blended.
         align_corners: whether the corners' pixels keep their place (blending modes).
         antialias: whether what shrinks is smoothed first (blending modes).
+        scale_h: how many times higher, where pixels are found by that rather than by sizes.
+        scale_w: how many times wider, likewise.
     """
 
     out: int | tuple[int, int]
     mode: str = "bilinear"
     align_corners: bool = False
     antialias: bool = False
+    scale_h: float | None = None
+    scale_w: float | None = None
 
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "mode": ("nearest", "nearest-exact", "bilinear", "bicubic")
@@ -225,11 +251,24 @@ class Resize(Layer):
         """Return (n, c, *out)."""
         (shape,) = shapes
         need_rank(shape, 4)
+        if self.scales is not None:
+            found = tuple(int(n * s) for n, s in zip(shape[2:], self.scales, strict=True))
+            if found != pair(self.out):
+                raise ShapeError(f"scales {self.scales} give {list(found)}; got {self.out}")
         return (*shape[:2], *pair(self.out))
+
+    @property
+    def scales(self) -> tuple[float, float] | None:
+        """How many times higher and wider; None where sizes say it."""
+        if self.scale_h is None or self.scale_w is None:
+            return None
+        return self.scale_h, self.scale_w
 
     def torch(self, *shapes: Shape) -> TorchFunction:
         """Return ``torch.nn.functional.interpolate``."""
         kwargs: dict[str, Any] = {"size": pair(self.out), "mode": self.mode}
+        if self.scales is not None:
+            kwargs = {"scale_factor": self.scales, "mode": self.mode}
         if self.mode in ("bilinear", "bicubic"):
             kwargs |= {"align_corners": self.align_corners, "antialias": self.antialias}
         return TorchFunction("nn.functional.interpolate", kwargs)

@@ -17,7 +17,7 @@ from tadnn.nets import layers as vocabulary
 from tadnn.nets.blocks import INPUT, Block, Node, check_name
 from tadnn.nets.layers import Layer, Shape, Stored
 from tadnn.nets.net import Net
-from tadnn.nets.tracing.lowering import ANY, Item, used
+from tadnn.nets.tracing.lowering import ANY, Item
 
 # What begins a block; all else joins what is before it.
 _STARTS: tuple[type[Layer], ...] = (
@@ -33,6 +33,7 @@ _STARTS: tuple[type[Layer], ...] = (
     vocabulary.LayerNorm,
     vocabulary.Linear,
     vocabulary.MatMul,
+    vocabulary.Pad,  # with the convolution that it is the padding of
     vocabulary.Reduce,
     vocabulary.RMSNorm,
     vocabulary.TokenMean,
@@ -65,11 +66,20 @@ def net_of(items: Sequence[Item], output: int, input_shape: Shape) -> tuple[Net,
     return Net.checked(input_shape, tuple(blocks)), weights
 
 
+def _used(items: Sequence[Item], output: int) -> Iterator[int]:
+    """Yield, in order, the items that the output depends on."""
+    needed = {output}
+    for i in range(len(items) - 1, -1, -1):
+        if i in needed:
+            needed.update(items[i].inputs)
+    yield from (i for i in range(len(items)) if i in needed)
+
+
 def _in_order(items: Sequence[Item], output: int) -> list[int]:
     """Return the items needed: what is stored right before its first use, the output last."""
     ordered: list[int] = []
     placed: set[int] = set()
-    for i in used(items, output):
+    for i in _used(items, output):
         if isinstance(items[i].layer, Stored):
             continue
         for ref in items[i].inputs:
@@ -102,6 +112,8 @@ def _segments(items: Sequence[Item]) -> Iterator[tuple[int, int]]:
 
 def _begins(items: Sequence[Item], i: int) -> bool:
     """Tell whether what takes item i's output begins a block."""
+    if isinstance(items[i].layer, vocabulary.Pad):
+        return False
     if isinstance(items[i + 1].layer, Stored):
         following = next(
             (x for x in items[i + 1 :] if not isinstance(x.layer, Stored)), items[i + 1]

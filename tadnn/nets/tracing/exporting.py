@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import get_decompositions
 from torch.export import ExportedProgram
 from torch.fx import Node
 
@@ -70,7 +71,10 @@ def export(module: nn.Module, example: Tensor) -> ExportedProgram:
     try:
         with as_it_was(module), _quiet(), torch.no_grad():
             program = torch.export.export(module, (example,), strict=False)
-            return program.run_decompositions({}) if _must_be_functional(program) else program
+            table = _recurrent(program)
+            if table or _must_be_functional(program):
+                program = program.run_decompositions(table)
+            return program
     except Exception as error:  # whatever people's own forward raises
         raise TraceError(_in_words(module, example, error)) from error
 
@@ -86,6 +90,20 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+def _recurrent(program: ExportedProgram) -> dict[Any, Any]:
+    """Return how the program's recurrent operators are computed step by step; empty without any.
+
+    Their steps are products and activations, which are counted and priced as such.
+    """
+    names = {f"aten.{kind}.input" for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+    found = {
+        node.target
+        for node in program.graph.nodes
+        if node.op == "call_function" and str(node.target) in names
+    }
+    return dict(get_decompositions(list(found))) if found else {}
 
 
 def _must_be_functional(program: ExportedProgram) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -86,11 +86,9 @@ class Lowering:
         """Return what a node of the graph is."""
         if node.target is operator.getitem:
             whole = self.values[node.args[0]]
-            if isinstance(whole, tuple):
-                part: Operand = whole[node.args[1]]
-                return part
-            assert isinstance(whole, Const)
-            return Const(whole.node, _plain(node), node.args[1])
+            assert isinstance(whole, tuple)
+            part: Operand = whole[node.args[1]]
+            return part
         found = self.values[node]
         assert not isinstance(found, tuple)
         return found
@@ -98,7 +96,7 @@ class Lowering:
     def value(self, node: Any) -> Value:
         """Return a node's value, a constant stored; in memory's order."""
         operand = self.operand(node)
-        return self.stored(operand) if isinstance(operand, Const) else self.settled(operand)
+        return self.settled(self.stored(operand) if isinstance(operand, Const) else operand)
 
     def lazy(self, node: Any) -> Value:
         """Return a node's value, a constant stored; maybe reordered."""
@@ -245,7 +243,7 @@ class Lowering:
         """
         tensor, shape = self.tensor(const), const.shape
         growing = [i for i, size in enumerate(shape) if size < 0]
-        per_input = bool(growing)
+        per_input, moved = bool(growing), 0
         for dim in growing:
             each = -shape[dim]
             parts = torch.split(tensor, each, dim)
@@ -254,18 +252,19 @@ class Lowering:
             tensor = parts[0]
             if each == 1 and not repeated:
                 per_input = False
-            elif dim:
-                raise TraceError(
-                    f"a constant is repeated along dimension {dim}{line_of(const.node)}"
-                )
+            moved = dim
         kind = "float" if tensor.is_floating_point() else "int64"
         kind = "bool" if tensor.dtype == torch.bool else kind
         trained = kind == "float" and self.trained(const)
+        if per_input and moved:  # the batch's dimension first; then it goes where it was
+            tensor = tensor.movedim(moved, 0)
         sizes = tuple(tensor.shape) or (1,)
         layer = Stored(sizes, per_input, trained, kind)
         out = (-sizes[0], *sizes[1:]) if per_input else sizes
         weights = {"value": _weight(tensor).reshape(sizes)}
-        return self._add(Item(layer, (ANY,), weights, self._origin, out, "stored"))
+        made = self._add(Item(layer, (ANY,), weights, self._origin, out, "stored"))
+        back = [*range(1, moved + 1), 0, *range(moved + 1, len(sizes))]
+        return self.permuted(made, back) if per_input and moved else made
 
     def table(self, tensor: Tensor) -> Value:
         """Return a tensor that isn't trained as a value."""
@@ -275,15 +274,6 @@ class Lowering:
         return self._add(Item(layer, (ANY,), weights, self._origin, sizes, "stored"))
 
 
-def used(items: Sequence[Item], output: int) -> Iterator[int]:
-    """Yield, in order, the items that the output depends on."""
-    needed = {output}
-    for i in range(len(items) - 1, -1, -1):
-        if i in needed:
-            needed.update(items[i].inputs)
-    yield from (i for i in range(len(items)) if i in needed)
-
-
 def identity(lo: Lowering, value: Value) -> Value:
     """Return a layer that gives its input, for a graph without any."""
     return lo.emit(Identity(), value)
@@ -291,10 +281,6 @@ def identity(lo: Lowering, value: Value) -> Value:
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:
     return (*shape[:dim], size, *shape[dim + 1 :])
-
-
-def _plain(node: Node) -> Shape:
-    return tuple(int(size) for size in node.meta["val"].shape)
 
 
 def _weight(tensor: Tensor) -> Tensor:

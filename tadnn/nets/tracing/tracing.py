@@ -103,12 +103,16 @@ def _input_dtype(module: nn.Module, asked: torch.dtype | None) -> torch.dtype:
     return asked
 
 
+# Of constants that are there once per input, a product is computed for each, as the module does.
+_PRODUCTS = frozenset(f"aten.{name}" for name in ("addmm", "bmm", "linear", "matmul", "mm"))
+
+
 def _lower(lo: Lowering, call: Call) -> None:
     if call.name.startswith("aten._assert") or call.name.startswith("aten.sym_constrain"):
         return
     inputs = [node for node in call.node.all_input_nodes]
     constant = all(_is_constant(lo, node) for node in inputs) or call.name in CREATES
-    if constant:
+    if constant and not (call.name in _PRODUCTS and any(size < 0 for size in call.shape)):
         if torch.Tag.nondeterministic_seeded in call.node.target.tags and not (  # type: ignore[union-attr]
             call.name.endswith("dropout") or call.name in CREATES
         ):
@@ -117,7 +121,8 @@ def _lower(lo: Lowering, call: Call) -> None:
                 f"mode{call.origin.line}. Draw them only `if self.training`"
             )
         many = len(call.shapes) != 1 or not isinstance(call.node.meta["val"], Tensor)
-        lo.values[call.node] = Const(call.node, () if many else call.shape)
+        parts = tuple(Const(call.node, shape, i) for i, shape in enumerate(call.shapes))
+        lo.values[call.node] = parts if many else Const(call.node, call.shape)
         return
     lo.begin(call)
     before = len(lo.items)
@@ -142,8 +147,10 @@ def _lower(lo: Lowering, call: Call) -> None:
 def _is_constant(lo: Lowering, node: Node) -> bool:
     known = lo.values.get(node)
     if known is None:  # one of several outputs
-        return isinstance(lo.operand(node), Const)
-    return isinstance(known, Const)
+        known = lo.operand(node)
+    return all(
+        isinstance(each, Const) for each in (known if isinstance(known, tuple) else (known,))
+    )
 
 
 def _many(made: Value | tuple[Value, ...]) -> tuple[Value, ...]:

@@ -12,6 +12,7 @@ from tadnn.nets.layers import (
     HardSwish,
     Layer,
     LeakyReLU,
+    LogSoftmax,
     Mul,
     Pointwise,
     PReLU,
@@ -105,6 +106,12 @@ def _softmax(lo: Lowering, call: Call) -> Value | None:
     return lo.emit(Softmax(last), lo.value(call.args["self"]))
 
 
+def _log_softmax(lo: Lowering, call: Call) -> Value | None:
+    dim = call.args["dim"] % len(call.shape)
+    last = -1 if dim == len(call.shape) - 1 else dim
+    return lo.emit(LogSoftmax(last), lo.value(call.args["self"]))
+
+
 def _glu(lo: Lowering, call: Call) -> Value:
     x = lo.value(call.args["self"])
     dim = call.args["dim"] % len(x.shape)
@@ -178,6 +185,8 @@ TABLE: Final[dict[str, Rule]] = {
     "hardshrink": _pointwise("hardshrink", "lambd"),
     "hardtanh": _hardtanh,
     "leaky_relu": _leaky,
+    "log_softmax": _log_softmax,
+    "_log_softmax": _log_softmax,
     "prelu": _prelu,
     "softmax": _softmax,
     "_softmax": _softmax,

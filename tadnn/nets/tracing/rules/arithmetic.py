@@ -15,6 +15,7 @@ from tadnn.nets.layers import (
     Mul,
     Pointwise,
     PositionEmbedding,
+    Where,
 )
 from tadnn.nets.tracing.constants import Const
 from tadnn.nets.tracing.graph import Call
@@ -142,24 +143,34 @@ def _addcmul(lo: Lowering, call: Call) -> Value | None:
 
 
 def _masked_fill(lo: Lowering, call: Call) -> Value | None:
-    """Return x plus a stored -inf where a constant mask says so; other fills stay opaque."""
-    mask, value = lo.const(call.args["mask"]), _either(lo, call.args["value"])
-    if mask is None or value != -math.inf:
-        return None
-    return _hidden(lo, call, mask, lo.value(call.args["self"]))
+    """Return x where a mask doesn't say that a number is in its place."""
+    return _chosen(lo, call.args["mask"], call.args["value"], call.args["self"])
 
 
 def _where(lo: Lowering, call: Call) -> Value | None:
-    mask = lo.const(call.args["condition"])
-    other = _either(lo, call.args["other"])
-    if mask is None or other != -math.inf or not isinstance(call.args["self"], Node):
+    return _chosen(lo, call.args["condition"], call.args["self"], call.args["other"])
+
+
+def _chosen(lo: Lowering, condition: Node, true: Any, false: Any) -> Value | None:
+    """Return one of two where a condition holds, else the other; -inf is added where stored."""
+    first, second = _either(lo, true), _either(lo, false)
+    mask = lo.const(condition)
+    if first is None or second is None:
         return None
-    return _hidden(lo, call, ~mask, lo.value(call.args["self"]))
-
-
-def _hidden(lo: Lowering, call: Call, mask: torch.Tensor, x: Value) -> Value:
-    table = torch.zeros(mask.shape).masked_fill(mask, -math.inf)
-    return lo.emit(Binary("add"), x, lo.table(table))
+    for x, number in ((first, second), (second, first)):
+        if mask is not None and number == -math.inf and isinstance(x, Value):
+            hides = mask if x is second else ~mask
+            table = torch.zeros(mask.shape).masked_fill(hides, -math.inf)
+            return lo.emit(Binary("add"), lo.settled(x), lo.table(table))
+    chosen = []
+    for each in (lo.operand(condition), first, second):
+        if isinstance(each, (int, float)):
+            chosen.append(lo.table(torch.tensor([float(each)])))
+        elif isinstance(each, Const):
+            chosen.append(lo.stored(each, repeated=False))
+        else:
+            chosen.append(lo.unexpanded(lo.settled(each)))
+    return lo.emit(Where(), *chosen)
 
 
 TABLE: Final[dict[str, Rule]] = {

@@ -45,10 +45,10 @@ def _image(shape: Shape) -> Shape:
 
 
 def _max(call: Call, window: list[tuple[int, int]]) -> Layer | None:
-    if any(step != 1 for step in numbers(call.args["dilation"], 1)):
-        return None
     kernel, stride, padding = window
-    return MaxPool2d(kernel, stride, padding, bool(call.args["ceil_mode"]))
+    rank = len(call.shape) - 2
+    taps = (1, *numbers(call.args["dilation"], rank))[-2:]
+    return MaxPool2d(kernel, stride, padding, bool(call.args["ceil_mode"]), taps)  # type: ignore[arg-type]
 
 
 def _mean(call: Call, window: list[tuple[int, int]]) -> Layer | None:
@@ -104,9 +104,13 @@ def _resize(mode: str, antialias: bool = False) -> Rule:
         out = call.shape[2:]
         scales = call.args.get("scale_factors") or [None, None]
         given = [s for s in scales if s is not None]
-        if any(abs(s * size - o) > 1e-9 for s, size, o in zip(given, (h, w), out, strict=False)):
-            return None  # a size that isn't the scale's: pixels lie elsewhere
         align = bool(call.args.get("align_corners", False))
+        if any(abs(s * size - o) > 1e-9 for s, size, o in zip(given, (h, w), out, strict=False)):
+            # A size that isn't the scale's: pixels lie elsewhere.
+            if len(given) != 2:
+                return None
+            odd = Resize(out, mode, align, antialias, float(given[0]), float(given[1]))  # type: ignore[arg-type]
+            return lo.emit(odd, x)
         if x.shape == call.shape:
             return x
         scale = out[0] // h

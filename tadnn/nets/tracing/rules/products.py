@@ -86,7 +86,10 @@ def _attention(lo: Lowering, call: Call) -> Value | None:
             else lo.unexpanded(lo.value(mask))
         )
     scale = call.args["scale"]
+    heads, kv_heads = (each.shape[-3] if len(each.shape) > 3 else 1 for each in inputs[:2])
+    # One head of keys for all of the queries' is what torch broadcasts, too.
     causal, shared = bool(call.args["is_causal"]), bool(call.args["enable_gqa"])
+    shared = shared or (kv_heads == 1 and heads > 1)
     layer = ScaledDotProduct(None if scale is None else float(scale), causal, shared)
     return lo.emit(layer, *inputs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tadnn.nets.layers import ClassToken, Concat, Gather, Pad, Roll
+from tadnn.nets.layers import ClassToken, Concat, Gather, Roll
 from tadnn.nets.tracing.constants import Const
 from tadnn.nets.tracing.graph import Call
 from tadnn.nets.tracing.lowering import Lowering, Rule, Value
@@ -126,11 +126,16 @@ def _unbind(lo: Lowering, call: Call) -> tuple[Value, ...] | None:
 def _cat(lo: Lowering, call: Call) -> Value | None:
     nodes = call.args["tensors"]
     dim = call.args["dim"] % len(call.shape)
-    if dim == 0 or call.shape[dim] < 0:
+    if call.shape[dim] < 0:
         return None
     parts = [lo.operand(node) for node in nodes]
     if len(parts) == 1:
         return lo.lazy(nodes[0])
+    if dim == 0:  # in front of the batch: behind it, and the order waits
+        batch = next(i for i, size in enumerate(call.shape) if size < 0)
+        order = [batch, *(i for i in range(len(call.shape)) if i != batch)]
+        made = lo.emit(Concat(1), *(lo.permuted(lo.lazy(node), order) for node in nodes))
+        return lo.permuted(made, [order.index(i) for i in range(len(order))])
     token, rest = parts[0], parts[1]
     if len(parts) == 2 and dim == 1 and isinstance(token, Const):
         first = token.shape == (-1, 1, *call.shape[2:]) and len(call.shape) == 3
@@ -147,26 +152,6 @@ def _stack(lo: Lowering, call: Call) -> Value | None:
     one = (*shape[:at], 1, *shape[at:])
     made = lo.emit(Concat(at), *(lo.viewed(lo.value(n), one) for n in call.args["tensors"]))
     return made if dim else lo.permuted(made, (1, 0, *range(2, len(one))))
-
-
-def _pad(lo: Lowering, call: Call) -> Value | None:
-    pads, mode = call.args["pad"], call.args.get("mode", "constant")
-    value = call.args.get("value")
-    if not all(isinstance(pad, int) for pad in pads):
-        return None
-    x = lo.value(call.args["self"])
-    if not any(pads):
-        return x
-    while len(pads) > 2 and not any(pads[-2:]) and mode == "constant":
-        pads = pads[:-2]
-    return lo.emit(Pad(tuple(pads), mode, float(value or 0)), x)
-
-
-def _padding(mode: str) -> Rule:
-    def rule(lo: Lowering, call: Call) -> Value:
-        return lo.emit(Pad(tuple(call.args["padding"]), mode), lo.value(call.args["self"]))
-
-    return rule
 
 
 def _roll(lo: Lowering, call: Call) -> Value | None:
@@ -261,7 +246,6 @@ TABLE: Final[dict[str, Rule]] = {
     "cat": _cat,
     "channel_shuffle": _channel_shuffle,
     "concat": _cat,
-    "constant_pad_nd": _pad,
     "expand": _expand,
     "expand_as": _expand,
     "index": _index,
@@ -270,16 +254,11 @@ TABLE: Final[dict[str, Rule]] = {
     "movedim": _movedim,
     "narrow": _narrow,
     "native_channel_shuffle": _channel_shuffle,
-    "pad": _pad,
     "permute": _permute,
     "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle,
-    "reflection_pad1d": _padding("reflect"),
-    "reflection_pad2d": _padding("reflect"),
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
-    "replication_pad1d": _padding("replicate"),
-    "replication_pad2d": _padding("replicate"),
     "roll": _roll,
     "select": _select,
     "slice": _slice,

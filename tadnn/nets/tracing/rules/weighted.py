@@ -13,6 +13,7 @@ from tadnn.nets.layers import (
     BatchNorm2d,
     Conv1d,
     Conv2d,
+    Conv3d,
     ConvTranspose2d,
     DepthwiseConv2d,
     Embedding,
@@ -38,7 +39,7 @@ def _weights(lo: Lowering, call: Call) -> dict[str, Tensor | None] | None:
 def _conv(lo: Lowering, call: Call) -> Value | None:
     weights = _weights(lo, call)
     rank = len(call.shape) - 2
-    if weights is None or rank not in (1, 2):
+    if weights is None or rank not in (1, 2, 3):
         return None
     weight = weights["weight"]
     assert weight is not None
@@ -67,6 +68,9 @@ def _conv(lo: Lowering, call: Call) -> Value | None:
             out, kernel[0], stride[0], None if kept is None else kept[0], dilation[0], groups, bias
         )
         return lo.emit(line, x, weights=weights)
+    if rank == 3:
+        volume = Conv3d(out, kernel, stride, pad, dilation, groups, bias)
+        return lo.emit(volume, x, weights=weights)
     k, s, d = _pair(kernel), _pair(stride), _pair(dilation)
     p = None if kept is None else _pair(kept)
     if groups == out == x.shape[1] and groups > 1:
@@ -76,25 +80,28 @@ def _conv(lo: Lowering, call: Call) -> Value | None:
 
 def _transposed(lo: Lowering, call: Call) -> Value | None:
     weights = _weights(lo, call)
-    if weights is None or len(call.shape) != 4:
+    rank = len(call.shape) - 2
+    if weights is None or rank not in (1, 2):
         return None
     weight, groups = weights["weight"], call.args["groups"]
     assert weight is not None
-    names = ("stride", "padding", "output_padding", "dilation")
-    pairs = [numbers(call.args[name], 2) for name in names]
-    if any(a != b for a, b in [*pairs, tuple(weight.shape[2:])]) or pairs[3][0] != 1:
-        return None
-    stride, padding, output_padding = (pair[0] for pair in pairs[:3])
+    x = lo.value(call.args["input"])
+    if rank == 1:  # an image one pixel high
+        x = lo.viewed(x, _image(x.shape))
+        weight = weight.unsqueeze(2)
+    steps = {
+        name: _pair(((least,) if rank == 1 else ()) + numbers(call.args[name], rank))
+        for name, least in (("stride", 1), ("padding", 0), ("output_padding", 0), ("dilation", 1))
+    }
     layer = ConvTranspose2d(
         weight.shape[1] * groups,
-        weight.shape[2],
-        stride,
-        padding,
-        output_padding,
-        groups,
-        weights["bias"] is not None,
+        _pair(tuple(weight.shape[2:])),
+        groups=groups,
+        bias=weights["bias"] is not None,
+        **steps,
     )
-    return lo.emit(layer, lo.value(call.args["input"]), weights=weights)
+    made = lo.emit(layer, x, weights=weights | {"weight": weight})
+    return lo.viewed(made, call.shape)
 
 
 def _linear(lo: Lowering, call: Call) -> Value | None:
@@ -217,6 +224,8 @@ TABLE: Final[dict[str, Rule]] = {
     "batch_norm": _batch_norm,
     "conv1d": _conv,
     "conv2d": _conv,
+    "conv3d": _conv,
+    "conv_transpose1d": _transposed,
     "conv_transpose2d": _transposed,
     "convolution": _conv,
     "embedding": _embedding,

@@ -1,7 +1,8 @@
-"""Windows of a tensor, and parts of it written over: copies by stored indices."""
+"""Windows of a tensor, what is around it, and parts of it written over."""
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from tadnn.nets.layers import Concat, Gather, Pad
 from tadnn.nets.tracing.graph import Call
 from tadnn.nets.tracing.lowering import Lowering, Rule, Value
-from tadnn.nets.tracing.sizes import numbers
+from tadnn.nets.tracing.sizes import kept_dims, numbers
 
 
 def _windows(lo: Lowering, x: Value, dim: int, starts: range, taps: range) -> Value:
@@ -68,9 +69,54 @@ def _slice_scatter(lo: Lowering, call: Call) -> Value | None:
     return lo.emit(Concat(dim), *parts) if len(parts) > 1 else new
 
 
+def _pad(lo: Lowering, call: Call) -> Value | None:
+    pads, mode = call.args["pad"], call.args.get("mode", "constant")
+    value = call.args.get("value")
+    if not all(isinstance(pad, int) for pad in pads):
+        return None
+    x = lo.value(call.args["self"])
+    if not any(pads):
+        return x
+    while len(pads) > 2 and not any(pads[-2:]) and mode == "constant":
+        pads = pads[:-2]
+    value = float(value or 0)
+    if value == -math.inf and all("max_pool2d" in str(user.target) for user in call.node.users):
+        value = float(torch.finfo(torch.float32).min)  # no maximum either
+    return lo.emit(Pad(tuple(pads), mode, value), x)
+
+
+def _flip(lo: Lowering, call: Call) -> Value | None:
+    """Return the values in reverse order along dimensions."""
+    x = lo.lazy(call.args["self"])
+    for dim in kept_dims(call.args["dims"], len(x.shape)):
+        if x.shape[dim] < 0:
+            return None
+        places = torch.arange(x.shape[dim]).flip(0)
+        batch = next(i for i, size in enumerate(x.shape) if size < 0)
+        order = [batch, *(i for i in range(len(x.shape)) if i != batch)]
+        at = order.index(dim)
+        made = lo.emit(Gather(at, len(places)), lo.permuted(x, order), weights={"indices": places})
+        x = lo.permuted(made, [order.index(i) for i in range(len(order))])
+    return x
+
+
+def _padding(mode: str) -> Rule:
+    def rule(lo: Lowering, call: Call) -> Value:
+        return lo.emit(Pad(tuple(call.args["padding"]), mode), lo.value(call.args["self"]))
+
+    return rule
+
+
 TABLE: Final[dict[str, Rule]] = {
     "copy": _copy,
     "im2col": _im2col,
+    "constant_pad_nd": _pad,
+    "flip": _flip,
+    "pad": _pad,
+    "reflection_pad1d": _padding("reflect"),
+    "reflection_pad2d": _padding("reflect"),
+    "replication_pad1d": _padding("replicate"),
+    "replication_pad2d": _padding("replicate"),
     "slice_scatter": _slice_scatter,
     "unfold": _unfold,
 }

@@ -1,0 +1,74 @@
+"""Kernels of one op as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tadnn.hardware import DeviceSpec
+from tadnn.kernels import DTYPE_BYTES, EPILOGUES, OPS, Kernel
+from tadnn.latency.quantization import occupancy, peak_of, slots_of
+
+
+@dataclass(frozen=True)
+class KernelBatch:
+    """Kernels of one op on one device in one setting, as arrays.
+
+    Attributes:
+        op: the op they share.
+        dims: arrays [n] by size name: whole numbers, float64 so that products don't overflow.
+        dtype: the dtype they share.
+        device: where they run.
+        threads: CPU threads of one operator.
+        flops: [n].
+        bytes_moved: [n].
+        epilogues: 0 or 1 per part that ``EPILOGUES`` knows, in its order, [n, parts].
+    """
+
+    op: str
+    dims: Mapping[str, np.ndarray]
+    dtype: str
+    device: DeviceSpec
+    threads: int
+    flops: np.ndarray
+    bytes_moved: np.ndarray
+    epilogues: np.ndarray
+
+    @classmethod
+    def of(cls, kernels: Sequence[Kernel], device: DeviceSpec, threads: int) -> KernelBatch:
+        """Collect kernels that share op and dtype (at least one)."""
+        op, dtype = kernels[0].op, kernels[0].dtype
+        table = np.array([k.sizes for k in kernels], dtype=float)
+        dims = {name: table[:, i] for i, name in enumerate(OPS[op].sizes)}
+        if any(k.extra for k in kernels):
+            names = OPS[op].optional
+            dims |= {name: np.array([k.dim(name) for k in kernels], dtype=float) for name in names}
+        parts = np.array([[part in k.epilogue for part in EPILOGUES] for k in kernels], dtype=float)
+        extra = parts @ np.array(list(EPILOGUES.values()), dtype=float)
+        moved = OPS[op].read(dims) + (1 + extra) * OPS[op].output(dims)
+        flops = np.asarray(OPS[op].flops(dims), dtype=float)
+        return cls(op, dims, dtype, device, threads, flops, moved * DTYPE_BYTES[dtype], parts)
+
+    def __len__(self) -> int:
+        return len(self.flops)
+
+    @cached_property
+    def occupancy(self) -> tuple[np.ndarray, np.ndarray]:
+        """Waves and utilisation, [n] each."""
+        return occupancy(self.op, self.dims, self.device, self.dtype, self.threads)
+
+    @cached_property
+    def roofline(self) -> tuple[np.ndarray, np.ndarray]:
+        """Microseconds of arithmetic, rounded up to whole waves and vectors, and of memory; [n].
+
+        Where no matrix product says how the arithmetic is cut up, nothing is rounded.
+        """
+        device = self.device
+        share = slots_of(device, self.threads) / device.units
+        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6)
+        if OPS[self.op].matrix(self.dims) is not None:
+            compute = compute / self.occupancy[1]
+        return compute, self.bytes_moved / (device.bandwidth_gbps * 1e3)

@@ -1,0 +1,204 @@
+"""Training of :class:`tadnn.latency.tile_network.TileNetwork`; all members at once, in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from tadnn.latency.tile_network import EFFICIENCY_GAIN, GATE_GAIN, REST_GAIN, Places, TileNetwork
+
+WIDTH: Final = 96
+_NARROW: Final = 32  # where there are no tiles to choose from
+_TRAITS: Final = 6  # per device: compute, launch and memory scales, and three free ones
+_BATCH: Final = 256
+_EPOCHS: Final = 60
+_STEPS: Final = (2000, 3500)
+_NARROW_STEPS: Final = 1000
+_RATE: Final = 6e-3
+_DECAY: Final = 1e-4
+_TRAIT_DECAY: Final = 3e-3
+_FAR: Final = 1e4
+_BETA: Final = 0.03  # log error below which the loss is square
+
+
+def train(
+    x: np.ndarray,
+    y: np.ndarray,
+    places: Places,
+    left_out: np.ndarray,
+    unseen: np.ndarray,
+    seed: int,
+    effort: float = 1.0,
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Train one member per row of ``left_out``.
+
+    Args:
+        x: features, [n, d].
+        y: log ratios to the core, [n].
+        places: what the columns are.
+        left_out: rows that each member doesn't see, bool [members, n].
+        unseen: members that are to predict a device they never saw, bool [members].
+        seed: of weights and batches.
+        effort: multiplies the number of steps.
+
+    Returns:
+        The arrays of all members, and what each says about the rows it didn't see: mean and
+        deviation, [members, n] (NaN where it saw them).
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            arrays = _train(torch, x, y, places, left_out, seed, effort)
+    finally:
+        torch.set_num_threads(threads)
+    means, deviations = np.full(left_out.shape, np.nan), np.full(left_out.shape, np.nan)
+    for member, out in enumerate(left_out):
+        one = TileNetwork(members(arrays, [member]))
+        seen = x[out].copy()
+        if unseen[member]:
+            seen[:, places.device] = -1
+        if len(seen):
+            means[member, out], deviations[member, out] = one.predict(seen)
+    return arrays, means, deviations
+
+
+_SHARED: Final = ("body", "tiles", "places", "shift", "scale")
+
+
+def members(arrays: dict[str, np.ndarray], which: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return the arrays of some members."""
+    return {n: a if n in _SHARED else a[list(which)] for n, a in arrays.items()}
+
+
+def _train(
+    torch: Any,
+    x: np.ndarray,
+    y: np.ndarray,
+    places: Places,
+    left_out: np.ndarray,
+    seed: int,
+    effort: float,
+) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    count, known = len(left_out), int(x[:, places.device].max()) + 1
+    body = x[:, list(places.body)]
+    shift, scale = body.mean(axis=0), body.std(axis=0)
+    scale[scale < 1e-9] = 1e9  # what never varied mustn't speak up when it does
+
+    def tensor(values: np.ndarray) -> Any:
+        return torch.tensor(values, dtype=torch.float32)
+
+    z = tensor(np.clip((body - shift) / scale, -6, 6))
+    rounds = tensor(x[:, list(places.tiles)] + x[:, [places.compute]])
+    memory, device = tensor(x[:, places.memory]), torch.tensor(x[:, places.device]).long()
+    target = tensor(y + x[:, places.core])
+    parts = _parameters(torch, z.shape[1], len(places.tiles), count, known, float(target.min()))
+    decayed = [parts[n] for n in ("w0", "w1", "w2")]
+    plain = [parts[n] for n in ("b0", "b1", "b2", "rate", "gate", "floor")]
+    rows = [np.flatnonzero(~out) for out in left_out]
+    batch = min(_BATCH, min(len(r) for r in rows))
+    epochs = _EPOCHS * max(len(r) for r in rows) / batch
+    steps = min(max(epochs, _STEPS[0]), _STEPS[1]) if len(places.tiles) > 1 else _NARROW_STEPS
+    steps = int(effort * steps)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": _DECAY},
+            {"params": [parts["devices"]], "weight_decay": _TRAIT_DECAY / _RATE},
+            {"params": plain, "weight_decay": 0.0},
+        ],
+        lr=_RATE,
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=steps)
+    order = [rng.permutation(r) for r in rows]
+    at = [0] * count
+    for _ in range(steps):
+        picks = []
+        for member in range(count):
+            if at[member] + batch > len(order[member]):
+                order[member], at[member] = rng.permutation(rows[member]), 0
+            picks.append(order[member][at[member] : at[member] + batch])
+            at[member] += batch
+        pick = torch.from_numpy(np.stack(picks))
+        told = device[pick]
+        total, spread = _forward(torch, parts, z[pick], rounds[pick], memory[pick], told)
+        error = total - target[pick]
+        loss = torch.nn.functional.smooth_l1_loss(total, target[pick], beta=_BETA)
+        # Laplace's likelihood of the errors as they are: what tells the deviation.
+        likelihood = (spread + error.detach().abs().clamp(min=1e-3) * torch.exp(-spread)).mean()
+        optimizer.zero_grad()
+        (count * (loss + 0.02 * likelihood)).backward()
+        torch.nn.utils.clip_grad_norm_(decayed + plain, float(count))
+        optimizer.step()
+        schedule.step()
+    arrays = {name: value.detach().numpy().astype(np.float32) for name, value in parts.items()}
+    arrays["facts"] = _facts(x, places, left_out, known)
+    return {name: a.reshape(count, *a.shape[1:]) for name, a in arrays.items()} | {
+        "body": np.array(places.body),
+        "tiles": np.array(places.tiles),
+        "places": np.array([places.compute, places.memory, places.core, places.device]),
+        "shift": shift,
+        "scale": scale,
+    }
+
+
+def _facts(x: np.ndarray, places: Places, left_out: np.ndarray, known: int) -> np.ndarray:
+    """Return the facts of each member's devices, [members, known, facts]; far off where unseen."""
+    device = x[:, places.device].astype(int)
+    first = [int(np.argmax(device == i)) for i in range(known)]
+    facts = np.tile(x[first, places.device + 1 :], (len(left_out), 1, 1))
+    for member, out in enumerate(left_out):
+        for i in range(known):
+            if out[device == i].all():
+                facts[member, i] = _FAR
+    return facts
+
+
+def _parameters(
+    torch: Any, inputs: int, tiles: int, count: int, known: int, least: float
+) -> dict[str, Any]:
+    def drawn(fan_in: int, *shape: int) -> Any:
+        return torch.randn(count, *shape) / fan_in**0.5
+
+    outputs = 2 * tiles + 2
+    width = WIDTH if tiles > 1 else _NARROW
+    parts = {
+        "w0": drawn(inputs, inputs + _TRAITS, width),
+        "b0": torch.zeros(count, 1, width),
+        "w1": drawn(width, width, width),
+        "b1": torch.zeros(count, 1, width),
+        "w2": 0.02 * drawn(width, width, outputs),
+        "b2": torch.zeros(count, 1, outputs),
+        "rate": torch.zeros(count, 1, tiles),
+        "gate": torch.full((count, 1, 1), 2.0),
+        # Logarithms of launch (no more than the fastest row) and of a multiple of the memory's.
+        "floor": torch.tensor([[least - 0.3, 0.0]]).repeat(count, 1),
+        "devices": torch.zeros(count, known, _TRAITS),
+    }
+    parts["b2"][..., -1] = -3.0
+    return {name: value.requires_grad_() for name, value in parts.items()}
+
+
+def _forward(
+    torch: Any, w: dict[str, Any], z: Any, rounds: Any, memory: Any, device: Any
+) -> tuple[Any, Any]:
+    """Return log microseconds and log mean deviations; the twin of ``TileNetwork._some``."""
+    count = rounds.shape[-1]
+    trait = torch.gather(w["devices"], 1, device[..., None].expand(-1, -1, _TRAITS))
+    silu = torch.nn.functional.silu
+    hidden = silu(torch.cat([z, trait], dim=-1) @ w["w0"] + w["b0"])
+    hidden = silu(hidden @ w["w1"] + w["b1"])
+    out = hidden @ w["w2"] + w["b2"]
+    cost = rounds + w["rate"] + EFFICIENCY_GAIN * out[..., :count] + trait[..., :1]
+    gate = torch.log_softmax(GATE_GAIN * out[..., count : 2 * count] - w["gate"] * cost, dim=-1)
+    work = torch.logsumexp(gate + cost, dim=-1)
+    floor = torch.logaddexp(
+        w["floor"][:, :1] + trait[..., 1], memory + w["floor"][:, 1:2] + trait[..., 2]
+    )
+    total = torch.logaddexp(work, floor) + REST_GAIN * out[..., -2]
+    return total, out[..., -1]

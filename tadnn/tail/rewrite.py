@@ -1,0 +1,190 @@
+"""A network rewritten onto the edges of its stairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from tadnn.errors import RequestError
+from tadnn.latency import LatencyModel
+from tadnn.nets import Net
+from tadnn.tail.budget import Chosen, WidthProblem
+from tadnn.tail.capacity import CAPACITIES, Capacity, Importance, flops_gain, parameter_gain
+from tadnn.tail.cost import Pricer, width_costs
+from tadnn.tail.flow import Flow, follow
+from tadnn.tail.stairs import NARROWEST, WIDEST, Stairs, candidate_widths, stairs
+from tadnn.tail.widths import with_widths
+
+_MOST_EDGES: Final = 36
+_WIDEST_EVER: Final = 16
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A network with other widths.
+
+    Attributes:
+        net: the network.
+        widths: by the name of the group; those that stayed too.
+        changed: the new width by the group's index, for carrying weights over.
+        latency_ms: predicted.
+        parameters: of the network.
+        gain: of capacity, against the network it was made from.
+        bound: no widths among the candidates gain more; None where none is known.
+    """
+
+    net: Net
+    widths: Mapping[str, int]
+    changed: Mapping[int, int]
+    latency_ms: float
+    parameters: int
+    gain: float
+    bound: float | None
+
+
+class Rewriter:
+    """Finds widths for one network on one latency model.
+
+    Args:
+        net: the network.
+        model: the latency model.
+        batch: the batch size.
+        capacity: what is to be kept: ``parameters``, ``flops`` or ``importance``.
+        importance: of every channel by group, for that capacity.
+        narrowest: the least share of its width that a group may keep, 0 to 1.
+        widest: the greatest multiple of its width that a group may get, at least 1.
+
+    Raises:
+        RequestError: an unknown capacity, ``importance`` without any, or bounds out of order.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        model: LatencyModel,
+        batch: int = 1,
+        capacity: str = "parameters",
+        importance: Mapping[int, np.ndarray] | None = None,
+        narrowest: float = NARROWEST,
+        widest: float = WIDEST,
+    ) -> None:
+        if not 0 <= narrowest <= 1 <= widest <= _WIDEST_EVER:
+            raise RequestError(
+                f"widths go from a share of at most 1 to a multiple of 1 to {_WIDEST_EVER}; "
+                f"got {narrowest} and {widest}"
+            )
+        if capacity not in CAPACITIES:
+            raise RequestError(f"capacity is one of {', '.join(CAPACITIES)}; got {capacity!r}")
+        if capacity == "importance" and importance is None:
+            raise RequestError("capacity 'importance' needs weights; this network has none")
+        self.net, self.model, self.batch = net, model, batch
+        self.flow: Flow = follow(net)
+        self.pricer = Pricer(model)
+        self.costs = width_costs(self.flow, model, batch)
+        self._kind, self._importance = capacity, importance
+        self._range = narrowest, widest
+
+    @cached_property
+    def weights(self) -> Capacity:
+        """The number of parameters as a function of the widths."""
+        return parameter_gain(self.flow)
+
+    @cached_property
+    def capacity(self) -> Capacity:
+        """What is to be kept."""
+        if self._kind == "flops":
+            return flops_gain(self.costs)
+        if self._kind == "importance":
+            assert self._importance is not None
+            return Importance(self.flow, self._importance)
+        return self.weights
+
+    @cached_property
+    def stairs(self) -> dict[int, Stairs]:
+        """The stairs of every group that may change."""
+        return {
+            group: stairs(
+                self.costs,
+                self.pricer,
+                group,
+                candidate_widths(self.flow.groups[group], *self._range),
+            )
+            for group in self.costs.free
+        }
+
+    @cached_property
+    def present_us(self) -> float:
+        """The predicted latency of the network as it is."""
+        return self.model.predict_net(self.net, self.batch).latency_ms * 1e3
+
+    def widened(self) -> Rewrite:
+        """Return the widest network that is no slower; no group gets narrower.
+
+        Groups that a layer norm reads stay: a new channel would change what it computes.
+        """
+        candidates = {
+            group: [width for width in edges if width >= self.flow.groups[group].width]
+            for group, edges in self._edges().items()
+        }
+        chosen = self._problem(candidates).choose(self.present_us)
+        assert chosen is not None  # the present widths fit
+        return self._rewrite(chosen)
+
+    def within(self, budget: float) -> Rewrite:
+        """Return the network of the most capacity within a share of the present latency.
+
+        Raises:
+            RequestError: the budget isn't positive, or the narrowest network needs more.
+        """
+        if not budget > 0:
+            raise RequestError(f"a budget is a positive share of the latency; got {budget}")
+        problem = self._problem(self._edges())
+        chosen = problem.choose(budget * self.present_us)
+        if chosen is None:
+            least = problem.cheapest_us() / self.present_us
+            raise RequestError(
+                f"a budget is at least what the fastest network with widths from "
+                f"{self._range[0]} times the present ones needs, {least:.3f} of the latency; "
+                f"got {budget}"
+            )
+        return self._rewrite(chosen)
+
+    def around(self, budget: float, factors: Sequence[float]) -> list[Rewrite]:
+        """Return the rewrites of budgets near one, those that can be met."""
+        problem = self._problem(self._edges())
+        found = (problem.choose(budget * factor * self.present_us) for factor in factors)
+        return [self._rewrite(chosen) for chosen in found if chosen is not None]
+
+    def fastest(self) -> Rewrite:
+        """Return the fastest network with at least the present capacity."""
+        return self._rewrite(self._problem(self._edges()).fastest(0.0))
+
+    def _edges(self) -> dict[int, list[int]]:
+        """Return the efficient widths of every group; normed ones don't grow."""
+        edges = {}
+        for group, found in self.stairs.items():
+            most = found.present if self._normed(group) else len(found.widths)
+            kept = [i for i, edge in enumerate(found.efficient[:most]) if edge]
+            if len(kept) > _MOST_EDGES:  # a smooth slope: as good at fewer places
+                at = np.linspace(0, len(kept) - 1, _MOST_EDGES).round().astype(int)
+                kept = [kept[i] for i in at]
+            edges[group] = [int(found.widths[i]) for i in sorted({*kept, found.present})]
+        return edges
+
+    def _normed(self, group: int) -> bool:
+        return self.flow.groups[group].normed
+
+    def _problem(self, candidates: Mapping[int, list[int]]) -> WidthProblem:
+        return WidthProblem(self.costs, self.pricer, self.capacity, self.weights, candidates)
+
+    def _rewrite(self, chosen: Chosen) -> Rewrite:
+        net = with_widths(self.flow, chosen.widths)
+        latency = self.model.predict_net(net, self.batch).latency_ms
+        names = {self.flow.groups[g].name: width for g, width in chosen.widths.items()}
+        return Rewrite(
+            net, names, chosen.widths, latency, net.parameters, chosen.gain, chosen.bound
+        )

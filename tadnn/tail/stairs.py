@@ -1,0 +1,98 @@
+"""Latency against the width of one group, in its network: the stairs, and their edges."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tadnn.tail.cost import Pricer, WidthCosts
+from tadnn.tail.flow import Group
+
+NARROWEST: Final = 0.5
+WIDEST: Final = 2.0
+"""How far widths may go from where they are, as a rule: capacity alone would starve some layers
+and swell others, which no measure of capacity sees."""
+_FINEST: Final = 4
+_MOST_WIDTHS: Final = 72
+
+
+@dataclass(frozen=True)
+class Stairs:
+    """What a group's kernels take at several widths, everything else kept as it is.
+
+    Attributes:
+        group: the group's index.
+        widths: ascending, [n]; the present one is among them.
+        latency_us: of the kernels that follow the width, launches counted, [n].
+        std_us: of the difference between a width's latency and the next one's, [n].
+        present: the index of the present width.
+        efficient: whether every wider width is slower, by more than the deviation of the
+            difference, [n].
+    """
+
+    group: int
+    widths: np.ndarray
+    latency_us: np.ndarray
+    std_us: np.ndarray
+    present: int
+    efficient: np.ndarray
+
+
+def candidate_widths(
+    group: Group, narrowest: float = NARROWEST, widest: float = WIDEST
+) -> list[int]:
+    """Return widths from ``narrowest`` to ``widest`` times the present one, that one among them.
+
+    Steps are the least multiple of the grain of at least 4 that keeps their number small.
+    Edges lie at multiples of vectors and tiles, which the steps divide.
+    """
+    most = max(group.width, int(widest * group.width))
+    step = group.grain
+    if group.width >= 4 * _FINEST:
+        while step < _FINEST:
+            step *= 2
+    while most // step > _MOST_WIDTHS:
+        step *= 2
+    least = max(step, math.ceil(narrowest * group.width / step) * step)
+    return sorted({*range(least, most + 1, step), group.width})
+
+
+def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int]) -> Stairs:
+    """Price a group at several widths, everything else kept.
+
+    Args:
+        costs: the network's kernels.
+        pricer: of kernels.
+        group: the group's index.
+        widths: ascending; the present one among them.
+    """
+    now = costs.flow.groups[group].width
+    mine = [wide for wide in costs.kernels if group in wide.groups]
+    table = [[wide.at({group: width - now}) for width in widths] for wide in mine]
+    counts = np.array([wide.count for wide in mine])
+    us = pricer.kernels_us([kernel for row in table for kernel in row])
+    latency = counts @ us.reshape(len(mine), len(widths)) if mine else np.zeros(len(widths))
+    present = list(widths).index(now)
+    step = [*itertools.pairwise(widths), (widths[-1], widths[-1])]
+    pairs = [[(w.at({group: a - now}), w.at({group: b - now})) for a, b in step] for w in mine]
+    flat = pricer.difference_us([pair for row in pairs for pair in row])
+    std = np.sqrt(counts**2 @ flat.reshape(len(mine), len(widths)) ** 2)
+    return Stairs(group, np.array(widths), latency, std, present, efficient_widths(latency, std))
+
+
+def efficient_widths(latency_us: np.ndarray, std_us: np.ndarray) -> np.ndarray:
+    """Return whether every wider width is slower by more than the deviation, [n].
+
+    Args:
+        latency_us: at ascending widths, [n].
+        std_us: deviation of the difference between neighbours, [n].
+    """
+    wider = np.minimum.accumulate(latency_us[::-1])[::-1]
+    efficient = np.ones(len(latency_us), dtype=bool)
+    efficient[:-1] = wider[1:] > latency_us[:-1] + std_us[:-1]
+    return efficient
