@@ -49,7 +49,9 @@ class TestEveryProxy:
         digits = load_dataset("digits")
         values = {evaluate_proxy(name, net, small_cnn(), digits, 3) for _ in range(2)}
         assert len(values) == 1
-        assert all(math.isfinite(value) and value > 0 for value in values)
+        assert all(math.isfinite(value) for value in values)
+        if name not in ("progressivity", "trainability"):  # differences
+            assert min(values) > 0
 
     def test_leaves_module_and_random_state_alone(self, name, net):
         module = unusual_cnn()

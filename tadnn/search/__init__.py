@@ -10,6 +10,9 @@ from tadnn.search.gather import export_request
 from tadnn.search.learned import SAMPLED_NETS, learn_space, study_latency_model
 from tadnn.search.load import load_spec, parse_spec
 from tadnn.search.objective import Evaluator, Outcome, build_evaluator, pack_net, unpack_net
+from tadnn.search.proxy_choice import proxy_records, proxy_values, recommend, sample_agreement
+from tadnn.search.proxy_list import ArchList, read_archs
+from tadnn.search.proxy_scores import Scored, Task, score_all
 from tadnn.search.reading import finalist_facts, has_results, read_study, study_progress
 from tadnn.search.run import SearchResult, run_search, search, study_space, write_front
 from tadnn.search.runner import Ended, Worker
@@ -22,17 +25,20 @@ from tadnn.search.trials import evaluated_trial, trial_records
 
 __all__ = [
     "SAMPLED_NETS",
+    "ArchList",
     "DistinctSampler",
     "Ended",
     "Evaluator",
     "Exhausted",
     "FrontierSampler",
     "Outcome",
+    "Scored",
     "Screened",
     "SearchResult",
     "Study",
     "StudySpec",
     "Target",
+    "Task",
     "Worker",
     "best_within",
     "build_evaluator",
@@ -52,10 +58,16 @@ __all__ = [
     "parse_spec",
     "physical_cores",
     "prediction_check",
+    "proxy_records",
+    "proxy_values",
+    "read_archs",
     "read_study",
+    "recommend",
     "resolve_target",
     "resolve_trial",
     "run_search",
+    "sample_agreement",
+    "score_all",
     "screen",
     "search",
     "study_folder",

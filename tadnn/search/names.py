@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tadnn.errors import SpecError, UnknownName
 from tadnn.search.load import require_known, spec_source
-from tadnn.search.spec import CONSTRAINTS, LATENCY, LATENCY_MS, OBJECTIVES, StudySpec
+from tadnn.search.spec import AUTO, CONSTRAINTS, LATENCY, LATENCY_MS, OBJECTIVES, StudySpec
 from tadnn.spaces import Space
 
 
@@ -26,9 +26,10 @@ def require_names(spec: StudySpec) -> None:
         except UnknownName as error:
             raise SpecError(f"{source}: dataset: {error}") from None
     if spec.accuracy is not None and spec.accuracy.proxy is not None:
-        from tadnn.accuracy import PROXIES
+        from tadnn.accuracy import ENSEMBLES, PROXIES
 
-        require_known(source, "accuracy.proxy", "proxy", spec.accuracy.proxy, PROXIES)
+        valid = (*PROXIES, *ENSEMBLES, AUTO)
+        require_known(source, "accuracy.proxy", "proxy", spec.accuracy.proxy, valid)
 
 
 def require_phases(spec: StudySpec, space: Space) -> None:

@@ -278,10 +278,12 @@ def build_evaluator(spec: StudySpec, space: Space, predictor: Predictor | None) 
         UnknownName: no such data set or proxy.
         DataError: the data set cannot be read.
     """
+    from tadnn.search.ensemble import proxy_judge  # made of the judges of this file
+
     shape, classes = network_shape(spec, space)
     judge: Judge | None = None
     if spec.accuracy is not None and spec.accuracy.proxy is not None:
-        judge = ProxyJudge(spec.accuracy.proxy, spec.dataset, spec.input_shape, spec.seed)
+        judge = proxy_judge(spec, space, shape, classes)
     elif spec.accuracy is not None and spec.accuracy.train is not None and spec.dataset is not None:
         epochs = spec.accuracy.train.epochs
         judge = TrainingJudge(epochs, spec.dataset, spec.input_shape, spec.seed)

@@ -20,11 +20,13 @@ from tadnn.search.front import front_csv, front_record, infeasible_warning
 from tadnn.search.learned import study_latency_model, study_setting
 from tadnn.search.names import require_names, require_phases
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
+from tadnn.search.proxy_choice import study_proxy
 from tadnn.search.runner import Ended, Worker
 from tadnn.search.seeds import enqueue, study_seeds
 from tadnn.search.spec import AUTO, StudySpec, require_same
 from tadnn.search.storage import (
     MODEL_ATTR,
+    PROXY_ATTR,
     SPACE_ATTR,
     create_study,
     find_study,
@@ -105,6 +107,7 @@ def search(
     facts: Mapping[str, Any] | None,
     progress: Progress = SILENT,
     setup: str = SETUP,
+    proxy: Mapping[str, Any] | None = None,
 ) -> tuple[optuna.Study, Ended]:
     """Create or resume the study and run it until it has its trials.
 
@@ -115,9 +118,10 @@ def search(
         facts: of the latency model; see `model_facts`.
         progress: told of completed trials.
         setup: see `Job.setup`.
+        proxy: what stands behind ``proxy: auto``; see `study_proxy`.
 
     Raises:
-        StudyMismatch: the study began with another spec, space or latency model.
+        StudyMismatch: the study began with another spec, space, latency model or proxy.
         CorruptFile: its database is damaged.
         Unwritable: its folder or database takes no writes.
         WorkFailed: architecture after architecture fails.
@@ -128,9 +132,7 @@ def search(
     lock = study_lock(folder)
     with storage_errors(address.url), _reporting(progress, spec.trials) as report:
         with lock:
-            study = create_study(
-                spec, address.open(), spaces, facts, input_shape=evaluator.input_shape
-            )
+            study = create_study(spec, address.open(), spaces, facts, evaluator.input_shape, proxy)
             enqueue(study, seeds)
         if spec.workers == 1:
             ended = Worker(study, evaluator, lock, address.path is None, report).run()
@@ -169,20 +171,24 @@ def run_search(
     results_folder(spec)
     space, spaces = study_space(spec)
     study_seeds(spec, space)  # what is wrong with it shows before anything is measured
-    if is_begun(spec):
+    begun = find_study(spec).user_attrs if is_begun(spec) else None
+    if begun is not None:
         if fresh:
             raise RequestError(
                 f"the study {spec.name!r} has begun on the latency model it has; to learn the "
                 f"machine afresh, move {results_folder(spec)} away or give the study another name"
             )
-        _require_begun(spec, spaces, device)
+        _require_begun(spec, begun, spaces, device)
     shape, classes = network_shape(spec, space)
     model = study_latency_model(
         spec, space, shape, classes, device=device, budget=budget, fresh=fresh, progress=progress
     )
+    frozen = None if begun is None else begun.get(PROXY_ATTR)
+    proxy = study_proxy(spec, space, shape, classes, frozen, progress)
     evaluator = build_evaluator(spec, space, model)
-    study, ended = search(spec, evaluator, spaces, model_facts(model), progress)
-    notes = [note for note in (_noise_note(spec), _ending_note(spec, ended)) if note is not None]
+    study, ended = search(spec, evaluator, spaces, model_facts(model), progress, proxy=proxy)
+    said = (_proxy_note(proxy), _noise_note(spec), _ending_note(spec, ended))
+    notes = [note for note in said if note is not None]
     calibrated_on = () if model is None else model.card.data.get("calibration_nets", ())
     clock = finalists_clock(spec, model, device)
     notes += run_finalists(spec, study, clock, calibrated_on, progress)
@@ -221,18 +227,23 @@ def write_front(spec: StudySpec, study: optuna.Study) -> tuple[dict[str, Any], d
     return record, files
 
 
-def _require_begun(spec: StudySpec, spaces: Mapping[str, str], device: str) -> None:
+def _require_begun(
+    spec: StudySpec, begun: Mapping[str, Any], spaces: Mapping[str, str], device: str
+) -> None:
     """Refuse what a begun study can't go on with, before anything is measured for it.
 
     Learning another device first would also replace the model that the study needs.
     """
-    begun = find_study(spec).user_attrs
     require_same("space", begun[SPACE_ATTR], dict(spaces))
     frozen = begun.get(MODEL_ATTR)
     if frozen is not None and spec.latency_model == AUTO:
         clock = open_clock(device, study_setting(spec))
         here = {"device": clock.device.slug, "setting": clock.setting.to_dict()}
         require_same("device and setting", {key: frozen[key] for key in here}, here)
+
+
+def _proxy_note(proxy: Mapping[str, Any] | None) -> str | None:
+    return None if proxy is None else f"the proxy is {proxy['name']}: {proxy['reason']}"
 
 
 def _snapping_note(record: Mapping[str, Any]) -> str:
@@ -246,8 +257,10 @@ def _snapping_note(record: Mapping[str, Any]) -> str:
 def _noise_note(spec: StudySpec) -> str | None:
     if spec.dataset is not None or spec.accuracy is None or spec.accuracy.proxy is None:
         return None
-    from tadnn.accuracy import find_proxy
+    from tadnn.accuracy import ENSEMBLES, find_proxy
 
+    if spec.accuracy.proxy in ENSEMBLES:
+        return None
     proxy = find_proxy(spec.accuracy.proxy)
     if "dataset" not in proxy.needs or proxy.makes_inputs:
         return None

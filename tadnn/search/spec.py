@@ -179,6 +179,8 @@ class StudySpec(_Part):
             raise ValueError("the objective accuracy needs the key 'accuracy'")
         if self.accuracy is not None and self.accuracy.train is not None and self.dataset is None:
             raise ValueError("accuracy by training needs the key 'dataset'")
+        if self.accuracy is not None and self.accuracy.proxy == AUTO and self.dataset is None:
+            raise ValueError("proxy: auto trains a sample, so it needs the key 'dataset'")
         if self.dataset is not None and self.classes is not None:
             raise ValueError(
                 "the classes are those of the data set: leave out one of the keys 'classes' and "

@@ -20,6 +20,7 @@ SPACE_ATTR = "tadnn:space"
 MODEL_ATTR = "tadnn:latency_model"
 ENVIRONMENT_ATTR = "tadnn:environment"
 INPUT_ATTR = "tadnn:input_shape"
+PROXY_ATTR = "tadnn:proxy"
 
 _DIRECTIONS = {"accuracy": optuna.study.StudyDirection.MAXIMIZE}
 
@@ -45,6 +46,7 @@ def create_study(
     spaces: Mapping[str, str],
     latency_model: Mapping[str, Any] | None,
     input_shape: Sequence[int],
+    proxy: Mapping[str, Any] | None = None,
 ) -> optuna.Study:
     """Create the study or resume it, and freeze what it may never change.
 
@@ -54,9 +56,10 @@ def create_study(
         spaces: hash of every space by name.
         latency_model: name, hash, device and setting; None without one.
         input_shape: (C, H, W) of the networks.
+        proxy: what stands behind ``proxy: auto``; None where nothing does.
 
     Raises:
-        StudyMismatch: the study began with another spec, space or latency model.
+        StudyMismatch: the study began with another spec, space, latency model or proxy.
     """
     study = optuna.create_study(
         storage=storage,
@@ -72,11 +75,12 @@ def create_study(
                 f"the storage {study_storage(spec)} has a study {spec.name!r} that tadnn did not "
                 "make; give this one another name or storage"
             )
-        _freeze(study, spec, spaces, latency_model, input_shape)
+        _freeze(study, spec, spaces, latency_model, input_shape, proxy)
         return study
     _require_frozen(study, spec, frozen)
     require_same("space", frozen[SPACE_ATTR], dict(spaces))
     require_same("latency model", frozen.get(MODEL_ATTR) or {}, dict(latency_model or {}))
+    require_same("proxy", frozen.get(PROXY_ATTR) or {}, dict(proxy or {}))
     return study
 
 
@@ -147,11 +151,14 @@ def _freeze(
     spaces: Mapping[str, str],
     latency_model: Mapping[str, Any] | None,
     input_shape: Sequence[int],
+    proxy: Mapping[str, Any] | None,
 ) -> None:
     study.set_user_attr(SPACE_ATTR, dict(spaces))
     study.set_user_attr(MODEL_ATTR, None if latency_model is None else dict(latency_model))
     study.set_user_attr(INPUT_ATTR, list(input_shape))
     study.set_user_attr(ENVIRONMENT_ATTR, environment())
+    if proxy is not None:
+        study.set_user_attr(PROXY_ATTR, dict(proxy))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         study.set_metric_names(list(spec.objectives))

@@ -24,8 +24,8 @@ def load_space(name: str | Path) -> Space:
 
     The file defines ``choices`` (a dict of :class:`Int` and :class:`Categorical`)
     and ``build(arch, input_shape, classes) -> Net``, and may define
-    ``default_input`` (C, H, W), ``default_classes`` and ``phases`` (a dict of further
-    builders by name; see :class:`Space`).
+    ``default_input`` (C, H, W), ``default_classes``, ``phases`` (a dict of further builders by
+    name) and ``arch_of`` (reads an architecture from a text); see :class:`Space`.
 
     Raises:
         UnknownName: there is no such space; near matches are shown.
@@ -41,6 +41,9 @@ def load_space(name: str | Path) -> Space:
     phases = getattr(module, "phases", {})
     if not isinstance(phases, Mapping):
         raise SpaceError(f"in a space file phases is a dict of functions; see {path}")
+    arch_of = getattr(module, "arch_of", None)
+    if arch_of is not None and not callable(arch_of):
+        raise SpaceError(f"in a space file arch_of is a function; see {path}")
     try:
         space = Space(
             path.stem,
@@ -50,6 +53,7 @@ def load_space(name: str | Path) -> Space:
             default_classes=getattr(module, "default_classes", 1000),
             source_hash=file_hash(path),
             phases=phases,
+            arch_of=arch_of,
         )
         check_conditions(space.choices)
         if "space" in space.choices:

@@ -40,6 +40,8 @@ class Space:
         phases: further networks that an architecture runs as, by name; builders like ``build``.
             The network of ``build`` is what is trained, counted and exported; a phase has a
             latency of its own, such as a language model's next token beside its prompt.
+        arch_of: reads an architecture that is written as one text, as a benchmark may; raises
+            ``ArchitectureError`` where it isn't one.
 
     Raises:
         SpaceError: the choices contradict each other.
@@ -54,8 +56,10 @@ class Space:
         default_classes: int = 1000,
         source_hash: str = "",
         phases: Mapping[str, Build] | None = None,
+        arch_of: Callable[[str], Arch] | None = None,
     ) -> None:
         self.name, self.choices = name, dict(choices)
+        self.arch_of = arch_of
         self.default_input, self.default_classes = _shape(default_input), default_classes
         self.source_hash = source_hash
         # A narrowed space remembers what was read for the whole one.
@@ -297,6 +301,7 @@ class Space:
             self.default_classes,
             self.source_hash,
             {phase: build for phase, build in self._builds.items() if phase is not None},
+            self.arch_of,
         )
 
     def _completed(self, values: Arch) -> Arch:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from tadnn.accuracy.proxies.az_nas import (
+    Expressivity,
+    Progressivity,
+    Trainability,
+    aggregate,
+    rank_among,
+)
 from tadnn.accuracy.proxies.base import Need, Proxy
 from tadnn.accuracy.proxies.counts import DecoderParameters, Flops, Parameters
 from tadnn.accuracy.proxies.grad_norm import GradNorm
 from tadnn.accuracy.proxies.naswot import Naswot
+from tadnn.accuracy.proxies.sharing import shared_passes
 from tadnn.accuracy.proxies.snip import Snip
 from tadnn.accuracy.proxies.synflow import Synflow
 from tadnn.accuracy.proxies.zen import Zen
@@ -22,20 +30,29 @@ if TYPE_CHECKING:
     from tadnn.nets import Net
 
 __all__ = [
+    "ENSEMBLES",
     "PROXIES",
     "DecoderParameters",
+    "Expressivity",
     "Flops",
     "GradNorm",
     "Naswot",
     "Need",
     "Parameters",
+    "Progressivity",
     "Proxy",
     "Snip",
     "Synflow",
+    "Trainability",
     "Zen",
     "Zico",
+    "aggregate",
+    "checked_score",
     "evaluate_proxy",
     "find_proxy",
+    "rank_among",
+    "require_proxy",
+    "shared_passes",
 ]
 
 # A proxy is added by a file of its own and a line here.
@@ -48,11 +65,29 @@ PROXIES: dict[str, Proxy] = {
         GradNorm(),
         Zen(),
         Zico(),
+        Expressivity(),
+        Progressivity(),
+        Trainability(),
         Parameters(),
         DecoderParameters(),
         Flops(),
     )
 }
+
+# What ranks networks among others, by the ranks that proxies give them: the proxies of each.
+ENSEMBLES: dict[str, tuple[str, ...]] = {
+    "az_nas": ("expressivity", "progressivity", "trainability", "flops"),
+}
+
+
+def require_proxy(name: str) -> None:
+    """Check that ``name`` is a proxy or an ensemble.
+
+    Raises:
+        UnknownName: it is neither.
+    """
+    if name not in PROXIES and name not in ENSEMBLES:
+        raise UnknownName("proxy", name, [*PROXIES, *ENSEMBLES])
 
 
 def find_proxy(name: str) -> Proxy:
@@ -60,7 +95,13 @@ def find_proxy(name: str) -> Proxy:
 
     Raises:
         UnknownName: there is none.
+        RequestError: it is an ensemble, which has no value for one network alone.
     """
+    if name in ENSEMBLES:
+        raise RequestError(
+            f"{name} ranks networks among others and has no value for one alone; its proxies "
+            f"are {', '.join(ENSEMBLES[name])}"
+        )
     if name not in PROXIES:
         raise UnknownName("proxy", name, PROXIES)
     return PROXIES[name]
@@ -83,14 +124,29 @@ def evaluate_proxy(
         RequestError: an argument is missing, or the network is one that cannot be scored.
         WorkFailed: the network has no finite value.
     """
-    proxy = find_proxy(name)
+    return checked_score(find_proxy(name), net, module, dataset, seed)
+
+
+def checked_score(
+    proxy: Proxy,
+    net: Net | None,
+    module: nn.Module | None,
+    dataset: Dataset | None,
+    seed: int = 0,
+) -> float:
+    """Return what a proxy, maybe of other settings than the registered one, gives a network.
+
+    Raises:
+        RequestError: an argument is missing, or the network is one that cannot be scored.
+        WorkFailed: the network has no finite value.
+    """
     if proxy.makes_inputs and net is not None and net.input_dtype != "float":
         able = [other for other, p in PROXIES.items() if not p.makes_inputs]
         raise RequestError(
-            f"proxy {name!r} makes inputs of floating-point numbers, and this network takes "
+            f"proxy {proxy.name!r} makes inputs of floating-point numbers, and this network takes "
             f"{net.input_dtype}. Valid: {', '.join(able)}."
         )
     value = proxy.score(net, module, dataset, seed)
     if not math.isfinite(value):
-        raise WorkFailed(f"a proxy's value must be finite; {name!r} gave {value}")
+        raise WorkFailed(f"a proxy's value must be finite; {proxy.name!r} gave {value}")
     return value

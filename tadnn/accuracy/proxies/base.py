@@ -40,12 +40,14 @@ class Proxy(ABC):
         needs: which arguments `score` reads; the others may be None.
         makes_inputs: whether it reads no more of the data set than the shape of an input, and
             makes inputs of its own, of floating-point numbers.
+        least_batch: inputs below which its value says little.
     """
 
     name: ClassVar[str]
     description: ClassVar[str]
     needs: ClassVar[frozenset[Need]]
     makes_inputs: ClassVar[bool] = False
+    least_batch: ClassVar[int] = 2
 
     @abstractmethod
     def score(

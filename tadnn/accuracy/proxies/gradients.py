@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from tadnn.accuracy.modules import (
     require_finite_weights,
     working_copies,
 )
+from tadnn.accuracy.proxies.sharing import shared
 from tadnn.errors import DataError, RequestError, WorkFailed
 
 if TYPE_CHECKING:
@@ -82,26 +84,37 @@ def weight_gradients(
     names = [name for name, parameter in module.named_parameters() if parameter.ndim >= 2]
     if not names:
         raise RequestError(f"{proxy} looks at the gradients of weights, and this network has none")
+    return [
+        shared(
+            ("gradients", id(module), loss, *(_content(t) for t in (batch.images, batch.labels))),
+            lambda batch=batch: _gradients(proxy, module, names, batch, loss),  # type: ignore[misc]
+        )
+        for batch in minibatches
+    ]
+
+
+def _content(tensor: Tensor) -> bytes:
+    return hashlib.sha256(tensor.detach().cpu().contiguous().numpy().tobytes()).digest()
+
+
+def _gradients(
+    proxy: str, module: nn.Module, names: Sequence[str], minibatch: Split, loss: Loss
+) -> dict[str, tuple[Tensor, Tensor]]:
     device = device_of(module)
-    found = []
     with torch.inference_mode(False), torch.enable_grad(), modes_kept(module):
         normalise_by_minibatch(module)
-        for minibatch in minibatches:
-            # Afresh each time, so that no minibatch sees what another did to a buffer.
-            tensors = working_copies(module)
-            weights = [tensors[name].requires_grad_() for name in names]
-            images = minibatch.images.to(device, copy=True)
-            labels = minibatch.labels.to(device, copy=True)
-            with random_state_kept(device), failures_named(proxy, images):
-                logits = as_logits(functional_call(module, tensors, (images,)))
-                _require_classes(proxy, logits, labels)
-                gradients = torch.autograd.grad(
-                    loss(logits, labels), weights, materialize_grads=True
-                )
-            _require_finite(proxy, logits, dict(zip(names, gradients, strict=True)))
-            pairs = zip(weights, gradients, strict=True)
-            found.append({n: (w.detach(), g) for n, (w, g) in zip(names, pairs, strict=True)})
-    return found
+        # Afresh each time, so that no minibatch sees what another did to a buffer.
+        tensors = working_copies(module)
+        weights = [tensors[name].requires_grad_() for name in names]
+        images = minibatch.images.to(device, copy=True)
+        labels = minibatch.labels.to(device, copy=True)
+        with random_state_kept(device), failures_named(proxy, images):
+            logits = as_logits(functional_call(module, tensors, (images,)))
+            _require_classes(proxy, logits, labels)
+            gradients = torch.autograd.grad(loss(logits, labels), weights, materialize_grads=True)
+        _require_finite(proxy, logits, dict(zip(names, gradients, strict=True)))
+        pairs = zip(weights, gradients, strict=True)
+        return {n: (w.detach(), g) for n, (w, g) in zip(names, pairs, strict=True)}
 
 
 def _require_classes(proxy: str, logits: Tensor, labels: Tensor) -> None:

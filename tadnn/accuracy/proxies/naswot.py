@@ -56,6 +56,7 @@ class Naswot(Proxy):
     name: ClassVar[str] = "naswot"
     description: ClassVar[str] = "ln det of the agreement of ReLU codes on a minibatch"
     needs: ClassVar[frozenset[Need]] = frozenset({"module", "dataset"})
+    least_batch: ClassVar[int] = 16
 
     def score(
         self, net: Net | None, module: nn.Module | None, dataset: Dataset | None, seed: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, final
 
@@ -97,10 +98,19 @@ class Zen(Proxy):
         return math.fsum(scores) / self.draws
 
 
-def gaussian_tensors(module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return a module's parameters and buffers by name, with new weights from N(0, 1).
+def gaussian_tensors(
+    module: nn.Module,
+    generator: torch.Generator,
+    deviation: Callable[[Tensor], float] = lambda weight: 1.0,
+) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by name, with new weights of mean 0.
 
     Biases become 0 and scales of normalisation 1; other vectors stay as they are.
+
+    Args:
+        module: the network; left as it was.
+        generator: draws the weights.
+        deviation: of a weight's entries.
     """
     tensors = working_copies(module)
     norms = {
@@ -112,7 +122,7 @@ def gaussian_tensors(module: nn.Module, generator: torch.Generator) -> dict[str,
     for name, parameter in module.named_parameters():
         kind = name.rpartition(".")[2]
         if id(parameter) not in norms and parameter.ndim >= 2:
-            noise = torch.randn(parameter.shape, generator=generator)
+            noise = torch.randn(parameter.shape, generator=generator) * deviation(parameter)
             tensors[name] = noise.to(parameter.device)
         elif kind.endswith("bias"):
             tensors[name].zero_()
