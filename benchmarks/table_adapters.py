@@ -111,10 +111,12 @@ class NeuSightConv(_RowByRow):
         return Measured(kernel, _us(row, "latency_ms"))
 
 
-# Ops with a tensor and a scalar (addu, mulu, ...), div and pow aren't in the vocabulary.
-_VECTOR_OPS: Final = {"ln": "layer_norm"} | {
-    op: op for op in ("add", "mul", "relu", "gelu", "tanh", "softmax")
-}
+# Two tensors divided or raised aren't in the vocabulary. Arithmetic with a number is one op there.
+_VECTOR_OPS: Final = (
+    {"ln": "layer_norm"}
+    | {op: op for op in ("add", "mul", "relu", "gelu", "tanh", "softmax")}
+    | dict.fromkeys(("addu", "mulu", "divu"), "scalar")
+)
 
 
 class NeuSightElementwise(_RowByRow):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -54,6 +54,20 @@ class KernelBatch:
 
     def __len__(self) -> int:
         return len(self.flops)
+
+    def as_linear(self) -> tuple[np.ndarray, KernelBatch] | None:
+        """Return which kernels are one matrix product, [n], and all as the linear of theirs.
+
+        A convolution without groups is its implicit GEMM; batched products are as much work as
+        one of all their rows. None where the op is no matrix product.
+        """
+        matrix = OPS[self.op].matrix(self.dims)
+        if matrix is None:
+            return None
+        groups, m, n, k = (np.broadcast_to(size, self.flops.shape) for size in matrix)
+        one = np.full(len(self), True) if self.op == "bmm" else groups == 1
+        dims = {"m": groups * m, "n": n, "k": k}
+        return one, replace(self, op="linear", dims=dims)
 
     @cached_property
     def occupancy(self) -> tuple[np.ndarray, np.ndarray]:

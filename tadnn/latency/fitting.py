@@ -15,7 +15,8 @@ from tadnn.latency.card import Card
 from tadnn.latency.errors import error_summary
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import FEWEST_NETS, NetCalibration, fit_nets
-from tadnn.latency.op_model import OpModel, fit_op
+from tadnn.latency.op_fitting import fit_op
+from tadnn.latency.op_model import OpModel
 from tadnn.nets import Net
 from tadnn.runtimes import Setting
 

@@ -7,7 +7,7 @@ from tadnn.report.prediction import prediction_figure
 from tadnn.report.stairs import stairs_figure
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
-from tadnn.report.text import kernel_text
+from tadnn.report.text import kernel_text, share_text
 from tadnn.report.views import (
     BreakdownView,
     PairView,
@@ -34,5 +34,6 @@ __all__ = [
     "prediction_figure",
     "save_figure",
     "setting_text",
+    "share_text",
     "stairs_figure",
 ]
