@@ -108,8 +108,8 @@ SHIPPED = (
             f"{device}-cuda-kernels-fp32",
             "fp32",
             (*_basics(device), ("neusight_conv3x3_fp32", device)),
-            f"{_BASICS}; {_SMALL}The card throttled while it was measured: repeated kernels "
-            f"scatter widely. {_REST}",
+            f"{_BASICS}; {_SMALL}Rows of this card scatter more than those of others: its clock "
+            f"may not have been steady. {_REST}",
         )
         for device in ("t4", "p100")
     ),
