@@ -26,6 +26,7 @@ class KernelBatch:
         flops: [n].
         bytes_moved: [n].
         epilogues: 0 or 1 per part that ``EPILOGUES`` knows, in its order, [n, parts].
+        math: whether tensor cores round fp32 operands; see ``Setting``.
     """
 
     op: str
@@ -36,9 +37,12 @@ class KernelBatch:
     flops: np.ndarray
     bytes_moved: np.ndarray
     epilogues: np.ndarray
+    math: str = "ieee"
 
     @classmethod
-    def of(cls, kernels: Sequence[Kernel], device: DeviceSpec, threads: int) -> KernelBatch:
+    def of(
+        cls, kernels: Sequence[Kernel], device: DeviceSpec, threads: int, math: str = "ieee"
+    ) -> KernelBatch:
         """Collect kernels that share op and dtype (at least one)."""
         op, dtype = kernels[0].op, kernels[0].dtype
         table = np.array([k.sizes for k in kernels], dtype=float)
@@ -50,7 +54,7 @@ class KernelBatch:
         extra = parts @ np.array(list(EPILOGUES.values()), dtype=float)
         moved = OPS[op].read(dims) + (1 + extra) * OPS[op].output(dims)
         flops = np.asarray(OPS[op].flops(dims), dtype=float)
-        return cls(op, dims, dtype, device, threads, flops, moved * DTYPE_BYTES[dtype], parts)
+        return cls(op, dims, dtype, device, threads, flops, moved * DTYPE_BYTES[dtype], parts, math)
 
     def __len__(self) -> int:
         return len(self.flops)
@@ -69,6 +73,11 @@ class KernelBatch:
         dims = {"m": groups * m, "n": n, "k": k}
         return one, replace(self, op="linear", dims=dims)
 
+    @property
+    def peak_tflops(self) -> float:
+        """The device's peak for these kernels, 1e12 FLOPs a second."""
+        return peak_of(self.device, self.dtype, self.math)
+
     @cached_property
     def occupancy(self) -> tuple[np.ndarray, np.ndarray]:
         """Waves and utilisation, [n] each."""
@@ -82,7 +91,7 @@ class KernelBatch:
         """
         device = self.device
         share = slots_of(device, self.threads) / device.units
-        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6)
+        compute = self.flops / (self.peak_tflops * share * 1e6)
         if OPS[self.op].matrix(self.dims) is not None:
             compute = compute / self.occupancy[1]
         return compute, self.bytes_moved / (device.bandwidth_gbps * 1e3)

@@ -83,7 +83,7 @@ def fit_kernels(
             kernels = [kernel for kernel in rows_of if kernel.op == op]
             if kernels:
                 rows.append((device, kernels, np.array([rows_of[k] for k in kernels])))
-        ops[op] = fit_op(rows, setting.threads, seed, quick=quick)
+        ops[op] = fit_op(rows, setting.threads, seed, quick=quick, math=setting.math)
     card = Card(
         name,
         tuple(device for device, _ in tables),

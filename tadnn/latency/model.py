@@ -276,7 +276,9 @@ class LatencyModel:
                 )
             by_op.setdefault(kernel.op, []).append(i)
         for op, at in by_op.items():
-            batch = KernelBatch.of([kernels[i] for i in at], self.device, self.setting.threads)
+            batch = KernelBatch.of(
+                [kernels[i] for i in at], self.device, self.setting.threads, self.setting.math
+            )
             yield op, at, batch
 
     def _seen(self, kernels: Sequence[Kernel]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

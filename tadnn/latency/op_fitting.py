@@ -34,7 +34,9 @@ Rows = Sequence[tuple[DeviceSpec, Sequence[Kernel], np.ndarray]]
 """Per device: the kernels of one op and their microseconds, [n]."""
 
 
-def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpModel:
+def fit_op(
+    rows: Rows, threads: int, seed: int, *, quick: bool = False, math: str = "ieee"
+) -> OpModel:
     """Fit one op.
 
     Shapes are split into five parts; each is predicted by a fit on the other four,
@@ -42,7 +44,7 @@ def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpMod
     are too few to learn from, each row is predicted by a core fitted without it. A
     quick fit leaves that out, and the trees.
     """
-    batches = [(KernelBatch.of(kernels, device, threads), us) for device, kernels, us in rows]
+    batches = [(KernelBatch.of(kernels, device, threads, math), us) for device, kernels, us in rows]
     latency = np.concatenate([us for _, us in batches])
     box = _box([batch for batch, _ in batches])
     devices = tuple(device.slug for device, _, _ in rows)

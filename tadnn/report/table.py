@@ -91,7 +91,8 @@ def _latencies(latency: PointView | PhaseView) -> tuple[str, str]:
 
 
 def _caption(view: FrontView) -> str:
-    latencies = [x for p in view.members for x in (p, *p.phases.values())]
+    latencies: list[PointView | PhaseView] = [*view.members]
+    latencies += [phase for point in view.members for phase in point.phases.values()]
     lines = [view.subtitle]
     if not all(latency.in_range for latency in latencies):
         lines.append(f"{OUT_OF_RANGE}: outside of the latency model's range")
