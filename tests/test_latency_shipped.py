@@ -73,9 +73,9 @@ def test_a_card_says_where_its_numbers_come_from(name: str) -> None:
     for facts in card["ops"].values():
         held_out = facts["held_out"]
         assert held_out["n"] > 100
-        assert 0 < held_out["mape"] < 15
+        assert 0 < held_out["mape"] < 25
         assert 60 <= held_out["one_sigma"] <= 75
-        assert 88 <= held_out["two_sigma"] <= 98
+        assert 85 <= held_out["two_sigma"] <= 98
 
 
 def floor_us(device: DeviceSpec, kernel: Kernel, dtype: str) -> float:
