@@ -21,9 +21,6 @@ _MEMBERS: Final = 5
 # Devices left out in turn, in a training half as long: it only tells how far off strangers are.
 _MOST_DEVICES: Final = 5
 _EFFORT_ABROAD: Final = 0.5
-# How alike two devices are: L2 grew seven times from the V100 to the A100, and how much of its peak
-# a product reaches didn't change.
-_CACHE_WEIGHT: Final = 0.25
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,9 @@ def network_features(
     known = devices.index(batch.device.slug) if batch.device.slug in devices else -1
     more = [np.log(core.latency_us(batch)), np.full(len(batch), float(known))]
     facts = device_columns(batch)
-    facts["log cache"] = _CACHE_WEIGHT * facts["log cache"]
-    more += list(facts.values())
+    # L2 grew seven times from the V100 to the A100, and how much of its peak a product reaches
+    # didn't change: it says nothing about which devices are alike.
+    more += [values for name, values in facts.items() if name != "log cache"]
     return network_places(names, len(devices) > 1), np.column_stack([x, *more])
 
 
