@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,8 @@ def test_networks_are_predicted_sensibly(
     assert latencies[0] < latencies[1] < latencies[2]
     # A full device does at least about as much as a half empty one; products of millions of rows,
     # which no table has, are guessed.
-    assert latencies[2] / 64 <= 1.4 * latencies[1] / 8 <= 1.4 * latencies[0]
+    per_image = [latency / batch for latency, batch in zip(latencies, batches, strict=True)]
+    assert all(more <= 1.4 * fewer for fewer, more in pairwise(per_image))
     for p in predicted:
         floor = sum(
             s.count * floor_us(model.device, s.kernel, model.setting.dtype) for s in p.kernels
