@@ -90,9 +90,9 @@ SHIPPED = (
         f"{_BASICS}; convolutions of square images and windows of 1 to 7, stride 1 to 4, without "
         "groups and dilation. Convolutions were measured as wall times of TensorFlow 1 sessions: "
         "the overhead of a session (fitted to the table, about 0.2 ms) and the passes of bias and "
-        "activation are taken off, so that convolutions of less than some 30 us are guessed, "
-        "and whose libraries choose others than today's. Checked against rows of 3x3 convolutions "
-        f"that torch 2.1 ran, which the fit never saw. {_REST}",
+        "activation are taken off, and convolutions of less than some 30 us are guessed. The "
+        "libraries of those sessions are old: against 3x3 convolutions that torch 2.1 ran, which "
+        f"the fit never saw, the model is a third off (see checks). {_REST}",
         (("neusight_conv3x3_fp32", "v100"),),
     ),
     Shipped(
