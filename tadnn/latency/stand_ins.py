@@ -44,6 +44,6 @@ def _core_of_likes(op: str, ops: Mapping[str, OpModel]) -> Core:
     ]
     if not likes:
         return Core()
-    # A coefficient may be zero: the least that counts as one.
+    # A coefficient may be zero: the least that counts as one. No guess beats the device's peak.
     launch, compute, memory = np.exp(np.mean(np.log(np.maximum(likes, 1e-3)), axis=0))
-    return Core(float(launch), float(compute), float(memory))
+    return Core(float(launch), max(float(compute), 1.0), float(memory))
