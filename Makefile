@@ -61,6 +61,12 @@ bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baseli
 	$(BIN)/python benchmarks/whole_networks.py
 endif
 
+ifneq ($(wildcard benchmarks/ship_models.py),)
+.PHONY: ship-models
+ship-models: $(VENV)/.test-stamp ## fit the built-in latency models of GPUs to the public tables; half an hour
+	$(BIN)/python benchmarks/ship_models.py
+endif
+
 ifneq ($(wildcard benchmarks/finalists.py),)
 .PHONY: bench-finalists
 bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onnxruntime; half an hour, wants a quiet machine

@@ -12,7 +12,6 @@ import numpy as np
 
 from tadnn.kernels import OPS
 from tadnn.latency.batch import KernelBatch
-from tadnn.latency.quantization import peak_of
 
 Train = Sequence[tuple[KernelBatch, np.ndarray]]
 Predict = Callable[[KernelBatch], np.ndarray]
@@ -76,7 +75,7 @@ def _work(batch: KernelBatch) -> np.ndarray:
 
 def _roof(batch: KernelBatch) -> np.ndarray:
     device = batch.device
-    compute = batch.flops / (peak_of(device, batch.dtype) * 1e6)
+    compute = batch.flops / (batch.peak_tflops * 1e6)
     return np.maximum(compute, batch.bytes_moved / (device.bandwidth_gbps * 1e3))
 
 
@@ -84,7 +83,7 @@ def _peak(batch: KernelBatch) -> float:
     """Return FLOPs (bytes, for ops without FLOPs) per microsecond."""
     device = batch.device
     if np.any(batch.flops):
-        return peak_of(device, batch.dtype) * 1e6
+        return batch.peak_tflops * 1e6
     return device.bandwidth_gbps * 1e3
 
 
@@ -95,6 +94,6 @@ def _configuration(batch: KernelBatch) -> np.ndarray:
     matrix = OPS[batch.op].matrix(batch.dims)
     columns.append(batch.flops)
     columns.append(matrix[0] * matrix[2] * matrix[3] if matrix else batch.bytes_moved)
-    facts = (device.units, device.clock_mhz, peak_of(device, batch.dtype), device.bandwidth_gbps)
+    facts = (device.units, device.clock_mhz, batch.peak_tflops, device.bandwidth_gbps)
     columns += [np.full(len(batch), float(fact)) for fact in (*facts, device.l2_mb)]
     return np.stack([np.asarray(c, dtype=float) for c in columns], axis=1)

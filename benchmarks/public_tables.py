@@ -23,7 +23,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from table_adapters import ADAPTERS, REFUSED, Measured, Row, TableAdapter
+from table_adapter import Measured, Row, TableAdapter
+from table_adapters import ADAPTERS, REFUSED
 
 from tadnn.errors import RequestError, TadnnError, UnknownName
 from tadnn.hardware import DeviceSpec, find_device

@@ -61,6 +61,7 @@ class Prediction:
     latency_ms: float
     std_ms: float = 0.01
     in_range: bool = True
+    unprofiled_share: float = 0.0
 
 
 class FormulaPredictor:

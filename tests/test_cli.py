@@ -278,9 +278,12 @@ def test_export_chooses(here, printed, monkeypatch, way):
 
 
 PREDICTION = [
-    "latency_ms", "std_ms", "in_range", "batch", "latency_model", "kernels", "opaque",
+    "latency_ms", "std_ms", "in_range", "batch", "latency_model", "unprofiled_share", "kernels",
+    "opaque",
 ]  # fmt: skip
-SHARE = ["kernel", "count", "latency_us", "std_us", "in_range", "waves", "utilisation"]
+SHARE = [
+    "kernel", "count", "latency_us", "std_us", "in_range", "waves", "utilisation", "profiled",
+]  # fmt: skip
 
 
 def test_latency_of_a_trial(here, printed, tadnn_):
@@ -294,6 +297,7 @@ def test_latency_of_a_trial(here, printed, tadnn_):
     assert prediction["latency_ms"] == trial.values[0]
     assert (prediction["in_range"], prediction["batch"]) == (True, 1)
     assert (prediction["latency_model"], prediction["opaque"]) == ("auto-tiny", [])
+    assert prediction["unprofiled_share"] == 0
     text, _ = tadnn_("latency", "tiny#3", "--on", "auto-tiny")
     last = text.splitlines()[-1]
     assert last.startswith(f"tiny#3 on auto-tiny, batch 1: {prediction['latency_ms']:.3f} ± ")

@@ -120,6 +120,9 @@ def test_lanes_slots_and_peaks() -> None:
     assert [slots_of(FAKE_DEVICE, t) for t in (1, 3, 4, 99)] == [1, 3, 4, 4]
     assert slots_of(A100, 1) == 108
     assert peak_of(A100, "fp16") == 312.0
+    assert (peak_of(A100, "fp32"), peak_of(A100, "fp32", "tf32")) == (19.5, 156.0)
+    assert peak_of(find_device("v100"), "fp32", "tf32") == peak_of(find_device("v100"), "fp32")
+    assert peak_of(A100, "bf16", "tf32") == 312.0
     assert peak_of(find_device("v100"), "bf16") == find_device("v100").peak_tflops["fp32"]
     bare = replace(FAKE_DEVICE, peak_tflops={})
     assert peak_of(bare, "fp32") == pytest.approx(2e-6 * 4 * 16 * 1000)

@@ -93,22 +93,22 @@ def test_json_is_what_the_command_prints(model: LatencyModel) -> None:
     prediction = model.predict_net(small_nets(1, 7)[0])
     record = to_json(prediction, model)
     names = {"latency_ms", "std_ms", "in_range", "batch", "latency_model", "kernels", "opaque"}
-    assert set(record) == names
+    assert set(record) == names | {"unprofiled_share"}
     assert record["latency_model"] == "small"
     first = record["kernels"][0]
     assert set(first) == {
-        "kernel", "count", "latency_us", "std_us", "in_range", "waves", "utilisation",
+        "kernel", "count", "latency_us", "std_us", "in_range", "waves", "utilisation", "profiled",
     }  # fmt: skip
     assert Kernel.parse(first["kernel"]) == prediction.kernels[0].kernel
     types = [type(value) for value in first.values()]
-    assert types == [str, int, float, float, bool, int, float]
+    assert types == [str, int, float, float, bool, int, float, bool]
 
 
 def test_an_op_without_rows_is_guessed_and_out_of_range(model: LatencyModel) -> None:
     kernels = [conv(16, 16, 16), Kernel.of("softmax", rows=10, cols=10)]
     predicted = model.predict(kernels)
     assert predicted.in_range.tolist() == [True, False]
-    assert predicted.std_us[1] / predicted.latency_us[1] == pytest.approx(0.7, rel=1e-5)
+    assert predicted.std_us[1] / predicted.latency_us[1] == pytest.approx(0.7, rel=1e-4)
 
 
 def test_the_mean_alone_is_that_of_the_prediction(model: LatencyModel) -> None:

@@ -9,10 +9,11 @@ from latency_fakes import conv, convs, linear
 
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import Kernel
-from tadnn.latency import op_model
+from tadnn.latency import op_fitting
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import Core
-from tadnn.latency.op_model import OpModel, fit_op
+from tadnn.latency.op_fitting import fit_op
+from tadnn.latency.op_model import OpModel
 from tadnn.profiling import FAKE_DEVICE, FakeClock, measure
 from tadnn.runtimes import Setting
 
@@ -163,11 +164,11 @@ def test_a_shape_never_stands_on_both_sides_of_a_fold() -> None:
 
 def test_folds_split_shapes_evenly() -> None:
     shapes = [f"shape{i % 23}" for i in range(60)]
-    fold = op_model._folds(shapes, 0)
+    fold = op_fitting._folds(shapes, 0)
     assert all(len({f for s, f in zip(shapes, fold, strict=True) if s == x}) == 1 for x in shapes)
     sizes = [len({s for s, f in zip(shapes, fold, strict=True) if f == part}) for part in range(5)]
     assert sorted(sizes) == [4, 4, 5, 5, 5]
-    assert (op_model._folds(shapes, 1) != fold).any()
+    assert (op_fitting._folds(shapes, 1) != fold).any()
 
 
 def test_a_device_with_few_rows_beside_one_with_many() -> None:

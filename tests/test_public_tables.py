@@ -21,7 +21,7 @@ A100, V100 = "NVIDIA A100-PCIE-40GB", "Tesla V100-PCIE-32GB"
 def tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("public_tables")
-    for name in ("public_tables", "table_adapters"):
+    for name in ("public_tables", "table_adapters", "table_adapter", "session_adapters"):
         sys.modules.pop(name, None)
 
 

@@ -31,7 +31,10 @@ from tadnn.search import (
 from tadnn.search.names import require_names
 from tadnn.search.objective import network_shape
 
-BUILTIN = ("decoder", "fashion-mnist", "imagenet-resnet", "quickstart", "vit")
+BUILTIN = (
+    *("decoder", "fashion-mnist", "imagenet-resnet", "imagenet-resnet-v100", "quickstart"),
+    *("vit", "vit-a100"),
+)
 
 #: What makes a study quick, and keeps what it is about.
 REDUCED = {
@@ -61,6 +64,24 @@ REDUCED = {
     },
     "vit": {
         "threads": 1,
+        "trials": 8,
+        "classes": 7,
+        "input_shape": [3, 32, 32],
+        "overrides": {
+            "patch": [16, 32],
+            "width": {"low": 32, "high": 64},
+            "head_width": 16,
+            "depth": {"low": 1, "high": 2},
+            "heads": {"low": 1, "high": 2},
+        },
+    },
+    "imagenet-resnet-v100": {
+        "trials": 4,
+        "classes": 7,
+        "input_shape": [3, 64, 64],
+        "overrides": {"depth": 1, "width": {"low": 8, "high": 24}, "kernel": 3, "block": "basic"},
+    },
+    "vit-a100": {
         "trials": 8,
         "classes": 7,
         "input_shape": [3, 32, 32],
@@ -149,6 +170,30 @@ def test_from_yaml_to_front_and_export(
     done = CliRunner().invoke(app, ["export", name, "--knee", "-o", "out"])
     assert done.exit_code == 0, done.output
     assert (in_tmp_path / "out" / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize("name", ["imagenet-resnet-v100", "vit-a100"])
+def test_a_gpu_that_isn_t_here_is_searched_for_and_never_measured(
+    name: str, in_tmp_path: Path
+) -> None:
+    write_reduced(in_tmp_path, name)
+    runner = CliRunner()
+    done = runner.invoke(app, ["search", name, "--device", "cpu"], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    assert "finalists are predicted, not measured: the model's device isn't here" in done.output
+    record = read_json(in_tmp_path / "studies" / name / "front.json")
+    assert record["latency_model"] == load_spec(name).latency_model
+    assert record["runtime"] == "cuda-kernels"
+    for member in record["members"]:
+        assert member["measured"] is None
+        assert 0 < member["predicted"]["unprofiled_share"] < 1
+    shown = runner.invoke(app, ["front", name], env={"COLUMNS": "160"}).output
+    assert "of the latencies is of kinds of kernels that nobody measured" in shown
+    exported = runner.invoke(app, ["export", name, "--knee", "-o", "out"])
+    assert exported.exit_code == 0, exported.output
+    card = (in_tmp_path / "out" / "card.md").read_text("utf-8")
+    assert "of it of kinds of kernels never measured, by" in card
+    assert "not measured after the search" in card
 
 
 @pytest.fixture(scope="module")

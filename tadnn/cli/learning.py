@@ -201,7 +201,7 @@ def latency(
     if json:
         print_json(prediction)
         return
-    from tadnn.report import kernel_text
+    from tadnn.report import kernel_text, share_text
 
     print_table(
         ["kernel", "times", "us each", "± us", "share %", "waves", "used"],
@@ -222,6 +222,9 @@ def latency(
         print(f"not understood, roughly priced: {opaque['op']}, {opaque['count']} times")
     if not prediction["in_range"]:
         print("?: outside of the profiled range")
+    if prediction["unprofiled_share"]:
+        share = share_text(prediction["unprofiled_share"])
+        print(f"{share} of it is of kinds that nobody measured: physics alone, a factor of two")
     print(
         f"{found.name} on {model.name}, batch {batch}: "
         f"{prediction['latency_ms']:.3f} ± {prediction['std_ms']:.3f} ms"

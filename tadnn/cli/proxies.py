@@ -44,7 +44,7 @@ def proxies(
     seed: Annotated[int, typer.Option(min=0, help="Of sample, weights and images.")] = 0,
     json: Json = False,
 ) -> None:
-    """Score networks by every proxy, and tell which proxies predict accuracy.
+    """Score networks by every proxy; tell which predict accuracy.
 
     Of a list (a column per choice or arch_str) where it has a column accuracy; of a sample after
     a short training on the data set: then one is recommended, and studies with proxy: auto use it.

@@ -81,7 +81,7 @@ def tail(
     seed: Annotated[int, typer.Option(min=0, help="Of new channels and of profiling.")] = 0,
     json: Json = False,
 ) -> None:
-    """Show where a network's latency goes to waste, and rewrite it onto the edges of its stairs.
+    """Show where the tail wastes time; rewrite a network onto its edges.
 
     Without an option, the report alone: every group of widths that change together, the stair it
     stands on, and the next edges.

@@ -94,6 +94,8 @@ def _predicted(card: CardFacts, predicted: Predicted | None) -> str:
     if predicted is None:
         return "not predicted"
     value = f"{predicted.latency_ms:.4g} ms, standard deviation {predicted.std_ms:.2g} ms"
+    if predicted.unprofiled_share:
+        value += f", {predicted.unprofiled_share:.1%} of it of kinds of kernels never measured"
     return f"{value}, by {card.latency_model or 'an unnamed latency model'}"
 
 

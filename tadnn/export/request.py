@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A latency model's word: milliseconds per batch, their standard deviation."""
+    """A latency model's word: milliseconds per batch, their standard deviation.
+
+    ``unprofiled_share``, 0 to 1, is of kinds of kernels that nobody measured.
+    """
 
     latency_ms: float
     std_ms: float
     in_range: bool
+    unprofiled_share: float = 0.0
 
 
 @dataclass(frozen=True)

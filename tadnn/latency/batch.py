@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,7 @@ class KernelBatch:
         flops: [n].
         bytes_moved: [n].
         epilogues: 0 or 1 per part that ``EPILOGUES`` knows, in its order, [n, parts].
+        math: whether tensor cores round fp32 operands; see ``Setting``.
     """
 
     op: str
@@ -36,9 +37,12 @@ class KernelBatch:
     flops: np.ndarray
     bytes_moved: np.ndarray
     epilogues: np.ndarray
+    math: str = "ieee"
 
     @classmethod
-    def of(cls, kernels: Sequence[Kernel], device: DeviceSpec, threads: int) -> KernelBatch:
+    def of(
+        cls, kernels: Sequence[Kernel], device: DeviceSpec, threads: int, math: str = "ieee"
+    ) -> KernelBatch:
         """Collect kernels that share op and dtype (at least one)."""
         op, dtype = kernels[0].op, kernels[0].dtype
         table = np.array([k.sizes for k in kernels], dtype=float)
@@ -50,10 +54,29 @@ class KernelBatch:
         extra = parts @ np.array(list(EPILOGUES.values()), dtype=float)
         moved = OPS[op].read(dims) + (1 + extra) * OPS[op].output(dims)
         flops = np.asarray(OPS[op].flops(dims), dtype=float)
-        return cls(op, dims, dtype, device, threads, flops, moved * DTYPE_BYTES[dtype], parts)
+        return cls(op, dims, dtype, device, threads, flops, moved * DTYPE_BYTES[dtype], parts, math)
 
     def __len__(self) -> int:
         return len(self.flops)
+
+    def as_linear(self) -> tuple[np.ndarray, KernelBatch] | None:
+        """Return which kernels are one matrix product, [n], and all as the linear of theirs.
+
+        A convolution without groups is its implicit GEMM; batched products are as much work as
+        one of all their rows. None where the op is no matrix product.
+        """
+        matrix = OPS[self.op].matrix(self.dims)
+        if matrix is None:
+            return None
+        groups, m, n, k = (np.broadcast_to(size, self.flops.shape) for size in matrix)
+        one = np.full(len(self), True) if self.op == "bmm" else groups == 1
+        dims = {"m": groups * m, "n": n, "k": k}
+        return one, replace(self, op="linear", dims=dims)
+
+    @property
+    def peak_tflops(self) -> float:
+        """The device's peak for these kernels, 1e12 FLOPs a second."""
+        return peak_of(self.device, self.dtype, self.math)
 
     @cached_property
     def occupancy(self) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +91,7 @@ class KernelBatch:
         """
         device = self.device
         share = slots_of(device, self.threads) / device.units
-        compute = self.flops / (peak_of(device, self.dtype) * share * 1e6)
+        compute = self.flops / (self.peak_tflops * share * 1e6)
         if OPS[self.op].matrix(self.dims) is not None:
             compute = compute / self.occupancy[1]
         return compute, self.bytes_moved / (device.bandwidth_gbps * 1e3)

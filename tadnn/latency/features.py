@@ -12,7 +12,7 @@ import numpy as np
 from tadnn.kernels import EPILOGUES, OPS, Op
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.gpu_features import gpu_columns
-from tadnn.latency.quantization import ceil_div, lanes_of, peak_of, slots_of
+from tadnn.latency.quantization import ceil_div, lanes_of, slots_of
 
 
 def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np.ndarray]:
@@ -77,7 +77,7 @@ def device_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
     facts = {
         "log units": np.log2(device.units),
         "log clock": np.log2(max(device.clock_mhz, 1.0)),
-        "log peak": np.log2(peak_of(device, batch.dtype)),
+        "log peak": np.log2(batch.peak_tflops),
         "log bandwidth": np.log2(device.bandwidth_gbps),
         "log cache": np.log2(max(device.l2_mb, 0.1)),
     }

@@ -15,7 +15,8 @@ from tadnn.latency.card import Card
 from tadnn.latency.checking import check_rows, merged_rows
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import FEWEST_NETS, NetCalibration, fit_nets
-from tadnn.latency.op_model import OpModel, fit_op
+from tadnn.latency.op_fitting import fit_op
+from tadnn.latency.op_model import OpModel
 from tadnn.nets import Net
 from tadnn.runtimes import Setting
 
@@ -85,7 +86,7 @@ def fit_kernels(
             kernels = [kernel for kernel in rows_of if kernel.op == op]
             if kernels:
                 rows.append((device, kernels, np.array([rows_of[k] for k in kernels])))
-        ops[op] = fit_op(rows, setting.threads, seed, quick=quick)
+        ops[op] = fit_op(rows, setting.threads, seed, quick=quick, math=setting.math)
     card = Card(
         name,
         tuple(device for device, _ in tables),

@@ -13,7 +13,7 @@ import numpy as np
 
 from tadnn.kernels import OPS
 from tadnn.latency.batch import KernelBatch
-from tadnn.latency.quantization import GPU_TILES, ceil_div, peak_of, tile_waves
+from tadnn.latency.quantization import GPU_TILES, ceil_div, tile_waves
 from tadnn.latency.tile_network import Places
 
 COMPUTE: Final = "ln compute us"
@@ -40,7 +40,7 @@ def gpu_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
         columns["log waves"] = np.log2(waves)
         return columns | {"ln waste blocks": -np.log(used), COMPUTE: moved, MEMORY: moved}
     groups, m, n, k = (np.asarray(size, dtype=float) * one for size in matrix)
-    work = np.log(batch.flops / (peak_of(device, batch.dtype) * 1e6))
+    work = np.log(batch.flops / (batch.peak_tflops * 1e6))
     columns["log ridge"] = (work - moved) / np.log(2)
     columns |= {"log m": np.log2(m), "log n": np.log2(n), "log k": np.log2(k)}
     if batch.op in ("conv2d", "conv_transpose2d"):

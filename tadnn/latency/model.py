@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from tadnn.errors import SettingMismatch
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, OPAQUE, OPS, Kernel
-from tadnn.kernels.op import MatrixOp
+from tadnn.kernels import DTYPE_BYTES, Kernel
 from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.card import Card
-from tadnn.latency.core import Core
 from tadnn.latency.memory import Memory
 from tadnn.latency.nets import NetCalibration, NetCost, large_mb
-from tadnn.latency.op_model import FEWEST_ROWS_TO_LEARN, OpModel
+from tadnn.latency.op_model import OpModel
+from tadnn.latency.stand_ins import with_stand_ins
 from tadnn.nets import Net, Opaque
 from tadnn.runtimes import Setting, find_runtime, lower_net
 
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from tadnn.latency.scoring import BlockScorer
 
 _MOST_REMEMBERED: Final = 50_000
-_UNPROFILED: Final = OpModel.unprofiled()
-_MATRIX_OPS: Final = frozenset(name for name, op in OPS.items() if isinstance(op, MatrixOp))
 
 Known = tuple[float, float, bool]
 """Microseconds, their standard deviation, whether in range."""
@@ -47,7 +43,10 @@ class KernelPredictions:
 
 @dataclass(frozen=True)
 class KernelShare:
-    """What one kernel contributes to a network; latency and deviation are per launch."""
+    """What one kernel contributes to a network; latency and deviation are per launch.
+
+    ``profiled`` is False where nobody measured a kernel of its kind: physics alone prices it.
+    """
 
     kernel: Kernel
     count: int
@@ -56,6 +55,7 @@ class KernelShare:
     in_range: bool
     waves: int
     utilisation: float
+    profiled: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,12 @@ class NetPrediction:
     batch: int
     kernels: tuple[KernelShare, ...]
     opaque: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def unprofiled_share(self) -> float:
+        """The share, 0 to 1, of the kernels' time that physics alone prices: never measured."""
+        total = sum(s.latency_us * s.count for s in self.kernels)
+        return sum(s.latency_us * s.count for s in self.kernels if not s.profiled) / total
 
 
 class LatencyModel:
@@ -113,6 +119,7 @@ class LatencyModel:
                 f"got {device.slug}, a {device.kind}"
             )
         self.card, self.ops, self.nets, self.device, self.hash = card, dict(ops), nets, device, hash
+        self._complete = with_stand_ins(self.ops)
         self.adjustments = tuple(adjustments)
         self._adjusting = [a for a in self.adjustments if a.device == device.slug]
         self.scorers: dict[int, BlockScorer] = {}
@@ -189,7 +196,8 @@ class LatencyModel:
         counts = self.launched(net, batch)
         memory = self.remember(counts)
         shares = sorted(self.shares(counts), key=lambda s: -s.latency_us * s.count)
-        total_us, std_us = self._net_us(net, counts, memory)
+        total_us = self.nets.latency_us(self._cost(net, counts, memory))
+        std_us = self._deviation_us(total_us, shares)
         inside = all(s.in_range for s in shares)
         opaque = Counter(p.layer.op for p in net.layers(batch) if isinstance(p.layer, Opaque))
         return NetPrediction(
@@ -204,9 +212,16 @@ class LatencyModel:
     def shares(self, counts: Mapping[Kernel, int]) -> list[KernelShare]:
         """Return what kernels contribute, by how often each is launched."""
         memory = self.remember(counts)
-        waves, utilisation = self._occupancy(list(counts))
+        waves, utilisation, profiled = self._seen(list(counts))
         return [
-            KernelShare(kernel, count, *memory[kernel], int(waves[i]), float(utilisation[i]))
+            KernelShare(
+                kernel,
+                count,
+                *memory[kernel],
+                int(waves[i]),
+                float(utilisation[i]),
+                bool(profiled[i]),
+            )
             for i, (kernel, count) in enumerate(counts.items())
         ]
 
@@ -245,26 +260,7 @@ class LatencyModel:
 
     def op(self, op: str) -> OpModel:
         """Return what predicts an op, before adjustments."""
-        # What was measured for one unknown operator says nothing about another.
-        if op == OPAQUE:
-            return _UNPROFILED
-        return self.ops.get(op) or (_UNPROFILED if op in _MATRIX_OPS else self._memory_bound)
-
-    @cached_property
-    def _memory_bound(self) -> OpModel:
-        """What predicts ops that nobody measured and that only move memory.
-
-        Those that were measured tell what a launch and memory cost: the median of their cores.
-        """
-        cores = [
-            fitted.core.coefficients
-            for op, fitted in self.ops.items()
-            if op not in _MATRIX_OPS and fitted.rows >= FEWEST_ROWS_TO_LEARN
-        ]
-        if not cores:
-            return _UNPROFILED
-        launch_us, _, memory = np.median(cores, axis=0)
-        return replace(_UNPROFILED, core=Core(float(launch_us), 0.0, float(memory)))
+        return self._complete[op]
 
     def launched(self, net: Net, batch: int) -> Counter[Kernel]:
         """Return a network's kernels in the model's runtime, and how often each is launched."""
@@ -279,14 +275,13 @@ class LatencyModel:
         large = sum(large_mb(k, self.device) * count for k, count in counts.items())
         return NetCost(total, sum(counts.values()), weight_mb, large)
 
-    def _net_us(
-        self, net: Net, counts: Mapping[Kernel, int], memory: Mapping[Kernel, Known]
-    ) -> tuple[float, float]:
-        total = self.nets.latency_us(self._cost(net, counts, memory))
+    def _deviation_us(self, total_us: float, shares: Sequence[KernelShare]) -> float:
         # One kernel launched twice errs twice the same way; different kernels err independently.
-        variance = sum((memory[k][1] * count) ** 2 for k, count in counts.items())
-        std = math.sqrt(self.nets.scale**2 * variance + (self.nets.sigma * total) ** 2)
-        return total, std
+        # Those that physics alone prices err alike: one coefficient stands behind them all.
+        variance = sum((s.std_us * s.count) ** 2 for s in shares if s.profiled)
+        alike = sum(s.std_us * s.count for s in shares if not s.profiled)
+        kernels = self.nets.scale**2 * (variance + alike**2)
+        return math.sqrt(kernels + (self.nets.sigma * total_us) ** 2)
 
     def _known(self, kernels: Sequence[Kernel]) -> list[Known]:
         p = self.predict(kernels)
@@ -303,14 +298,19 @@ class LatencyModel:
                 )
             by_op.setdefault(kernel.op, []).append(i)
         for op, at in by_op.items():
-            batch = KernelBatch.of([kernels[i] for i in at], self.device, self.setting.threads)
+            batch = KernelBatch.of(
+                [kernels[i] for i in at], self.device, self.setting.threads, self.setting.math
+            )
             yield op, at, batch
 
-    def _occupancy(self, kernels: Sequence[Kernel]) -> tuple[np.ndarray, np.ndarray]:
+    def _seen(self, kernels: Sequence[Kernel]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return waves, utilisation, and which kernels are of a kind that was measured; [n]."""
         waves, utilisation = np.empty(len(kernels)), np.empty(len(kernels))
-        for _, at, batch in self._batches(kernels):
+        profiled = np.empty(len(kernels), dtype=bool)
+        for op, at, batch in self._batches(kernels):
             waves[at], utilisation[at] = batch.occupancy
-        return waves, utilisation
+            profiled[at] = self.op(op).profiles(batch)
+        return waves, utilisation, profiled
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
@@ -332,6 +332,7 @@ def to_json(prediction: NetPrediction, model: LatencyModel) -> dict[str, Any]:
         "in_range": prediction.in_range,
         "batch": prediction.batch,
         "latency_model": model.name,
+        "unprofiled_share": prediction.unprofiled_share,
         "kernels": [
             {
                 "kernel": s.kernel.key,
@@ -341,6 +342,7 @@ def to_json(prediction: NetPrediction, model: LatencyModel) -> dict[str, Any]:
                 "in_range": s.in_range,
                 "waves": s.waves,
                 "utilisation": s.utilisation,
+                "profiled": s.profiled,
             }
             for s in prediction.kernels
         ],

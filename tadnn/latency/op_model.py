@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
-from tadnn.hardware import DeviceSpec
-from tadnn.kernels import Kernel
+from tadnn.kernels import OPS
 from tadnn.latency.batch import KernelBatch
-from tadnn.latency.core import Core, fit_core, held_out_core
-from tadnn.latency.errors import error_summary
+from tadnn.latency.core import Core
 from tadnn.latency.features import feature_matrix
 from tadnn.latency.learner import Learner
-from tadnn.latency.learners import fit_learner, learner_from_arrays
-from tadnn.latency.likeness import UNKNOWN, Likeness, fit_likeness
-from tadnn.latency.network_fitting import (
-    FEWEST_ROWS_OF_NETWORK,
-    PARTS,
-    fit_network,
-    network_features,
-)
-from tadnn.latency.process import GaussianProcess
+from tadnn.latency.learners import learner_from_arrays
+from tadnn.latency.likeness import UNKNOWN, Likeness
+from tadnn.latency.network_fitting import network_features
 from tadnn.latency.tile_network import TileNetwork
 
-FEWEST_ROWS_TO_LEARN: Final = 12
-"""Below this an op has its physical core alone."""
-_FEWEST_ROWS_TO_JUDGE: Final = 4
-"""Below this the core's three coefficients fit anything."""
-_FOLDS: Final = 5
-_QUICK_ROWS: Final = 1000
-_FLOOR: Final = 0.005
+FLOOR: Final = 0.005
 """No log deviation is smaller: a measurement isn't known better."""
-_CORE_FLOOR: Final = 0.1
-"""No log deviation of a core alone is smaller: it knows no stairs."""
-_UNPROFILED: Final = 0.7
+UNPROFILED: Final = 0.7
 """The log deviation of an op or device that nobody measured: a factor of two either way."""
-_OUTSIDE: Final = 0.25
+OUTSIDE: Final = 0.25
 """The least log deviation outside the profiled range."""
 # Sizes that change which code runs: only profiled values are in range.
 EXACT_SIZES: Final = ("r", "s", "stride", "dilation")
@@ -59,6 +42,8 @@ class OpModel:
         box: least and greatest value per size, FLOPs and bytes; every value per size that
             changes which code runs.
         devices: slugs with rows of this op.
+        stand_in: the model of linear, which prices what was never measured of this op where
+            that is a matrix product; the core does without. See :mod:`tadnn.latency.stand_ins`.
         held_out: errors on shapes left out of the fit (error_summary, and one_sigma,
             two_sigma: percent within so many deviations); empty where rows were too few.
         likeness: how far errors of neighbours agree.
@@ -67,13 +52,14 @@ class OpModel:
     core: Core
     rows: int = 0
     learner: Learner | None = None
-    sigma: float = _UNPROFILED
+    sigma: float = UNPROFILED
     stretch: float = 1.0
-    abroad: float = _UNPROFILED
+    abroad: float = UNPROFILED
     box: Mapping[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     held_out: Mapping[str, Any] = field(default_factory=dict)
     likeness: Likeness = UNKNOWN
+    stand_in: OpModel | None = None
 
     @classmethod
     def unprofiled(cls) -> OpModel:
@@ -85,27 +71,59 @@ class OpModel:
         latency = self.core.latency_us(batch)
         if self.learner is not None:
             latency = latency * np.exp(self.learner.mean(self._features(batch)))
-        return latency
+        return self._guessed(batch, latency, self.profiles(batch))
 
     def predict(self, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return microseconds, their standard deviation, and whether in range, each [n]."""
         latency = self.core.latency_us(batch)
-        inside = self.covers(batch)
+        inside, profiled = self.covers(batch), self.profiles(batch)
         if self.learner is None:
             sigma = np.full(len(latency), self.sigma)
         else:
             log_ratio, deviation = self.learner.predict(self._features(batch))
             latency = latency * np.exp(log_ratio)
-            sigma = np.maximum(deviation * self.stretch, _FLOOR)
-        sigma = np.where(inside, sigma, np.maximum(sigma, _OUTSIDE))
+            sigma = np.maximum(deviation * self.stretch, FLOOR)
+        latency = self._guessed(batch, latency, profiled)
+        sigma = np.where(inside, sigma, np.maximum(sigma, OUTSIDE))
         if batch.device.slug not in self.devices:
             sigma = np.maximum(sigma, self.abroad)
+        sigma = np.where(profiled, sigma, UNPROFILED)
         return latency, latency * sigma, inside
 
     def _features(self, batch: KernelBatch) -> np.ndarray:
         if isinstance(self.learner, TileNetwork):
             return network_features(batch, self.core, self.devices)[1]
         return feature_matrix(batch, len(self.devices) > 1)[1]
+
+    def _guessed(self, batch: KernelBatch, latency: np.ndarray, profiled: np.ndarray) -> np.ndarray:
+        """Return the latencies with those of kinds that nobody measured replaced, [n].
+
+        What was learned of 3x3 windows says nothing about 7x7 ones; the physics does.
+        """
+        if profiled.all():
+            return latency
+        guess = self.core.latency_us(batch)
+        product = batch.as_linear() if self.stand_in is not None else None
+        if product is not None and self.stand_in is not None:
+            one_product, linear = product
+            guess = np.where(one_product, self.stand_in.latency_us(linear), guess)
+        return np.where(profiled, latency, guess)
+
+    def profiles(self, batch: KernelBatch) -> np.ndarray:
+        """Tell which kernels are of a kind that was measured, whatever their size, [n].
+
+        Kinds are windows, strides, dilations and groups, which decide which code runs.
+        """
+        known = np.full(len(batch), self.rows > 0)
+        for name in EXACT_SIZES:
+            if name in self.box and name in batch.dims:
+                known &= np.isin(batch.dims[name], self.box[name])
+            if f"{name}_w" in batch.dims and f"{name}_w" not in self.box:
+                known &= _plain(batch, f"{name}_w")
+        if "groups" in self.box:
+            low, high = self.box["groups"]
+            known &= (batch.dims["groups"] >= low) & (batch.dims["groups"] <= high)
+        return known
 
     def covers(self, batch: KernelBatch) -> np.ndarray:
         """Tell which kernels lie in the profiled range of a profiled device, [n]."""
@@ -118,12 +136,14 @@ class OpModel:
         if not self.box:
             return np.zeros(len(batch), dtype=bool)
         inside = np.ones(len(batch), dtype=bool)
-        for name, values in _ranged(batch).items():
+        for name, values in ranged(batch).items():
             if name in EXACT_SIZES:
                 inside &= np.isin(values, self.box[name])
-            else:
+            elif name in self.box:
                 low, high = self.box[name]
                 inside &= (values >= low) & (values <= high)
+            else:
+                inside &= _plain(batch, name)
         return inside
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,172 +179,22 @@ class OpModel:
             {str(name): [int(v) for v in bounds] for name, bounds in data["range"].items()},
             tuple(str(slug) for slug in data["devices"]),
             dict(data["held_out"]),
-            # Absent from models that were stored before it was measured.
             Likeness(*(float(v) for v in data["likeness"])) if "likeness" in data else UNKNOWN,
         )
 
 
-Rows = Sequence[tuple[DeviceSpec, Sequence[Kernel], np.ndarray]]
-"""Per device: the kernels of one op and their microseconds, [n]."""
-
-
-def fit_op(rows: Rows, threads: int, seed: int, *, quick: bool = False) -> OpModel:
-    """Fit one op.
-
-    Shapes are split into five parts; each is predicted by a fit on the other four,
-    and these errors are what the model reports and calibrates itself by. Where rows
-    are too few to learn from, each row is predicted by a core fitted without it. A
-    quick fit leaves that out, and the trees.
-    """
-    batches = [(KernelBatch.of(kernels, device, threads), us) for device, kernels, us in rows]
-    latency = np.concatenate([us for _, us in batches])
-    box = _box([batch for batch, _ in batches])
-    devices = tuple(device.slug for device, _, _ in rows)
-    core = fit_core(batches)
-    known = OpModel(core, len(latency), box=box, devices=devices)
-    # One shape measured on several devices is one shape: it must not stand on both sides.
-    shapes = [k.key for _, kernels, _ in rows for k in kernels]
-    if len(latency) < FEWEST_ROWS_TO_LEARN or len(set(shapes)) < _FOLDS:
-        return _core_alone(known, batches, latency)
-    several = len(batches) > 1
-    log_ratio = _log_ratio(core, batches)
-    if batches[0][0].device.kind == "gpu" and len(latency) >= FEWEST_ROWS_OF_NETWORK and not quick:
-        return _network(known, batches, log_ratio, shapes, seed)
-    x = np.concatenate([feature_matrix(batch, several)[1] for batch, _ in batches])
-    if quick:
-        pick = np.random.default_rng(seed).permutation(len(x))[:_QUICK_ROWS]
-        return replace(known, learner=GaussianProcess.fit(x[pick], log_ratio[pick], seed))
-    learner = fit_learner(x, log_ratio, seed)
-    fold = _folds(shapes, seed)
-    mean, deviation = _held_out(learner, x, log_ratio, fold, seed)
-    z = np.abs(mean - log_ratio) / np.maximum(deviation, _FLOOR)
-    stretch = float(np.clip(np.quantile(z, 0.68), 0.3, 5.0))
-    return replace(
-        known,
-        learner=learner,
-        stretch=stretch,
-        abroad=_abroad(learner, x, batches, seed) if several else _UNPROFILED,
-        held_out=_judged(latency * np.exp(mean - log_ratio), latency, z / stretch),
-        likeness=_likeness(batches, np.sign(mean - log_ratio) * z / stretch, fold),
+def _plain(batch: KernelBatch, name: str) -> np.ndarray:
+    """Tell which kernels have the default of an optional size that no fitted row had, [n]."""
+    default = OPS[batch.op].optional[name]
+    plain: np.ndarray = batch.dims[name] == (
+        batch.dims[default] if isinstance(default, str) else default
     )
+    return plain
 
 
-def _network(
-    known: OpModel,
-    batches: list[tuple[KernelBatch, np.ndarray]],
-    log_ratio: np.ndarray,
-    shapes: list[str],
-    seed: int,
-) -> OpModel:
-    fold = _folds(shapes, seed, PARTS)
-    fitted = fit_network([batch for batch, _ in batches], known.core, log_ratio, fold, seed)
-    error = fitted.mean - log_ratio
-    judged = ~np.isnan(error)
-    z = np.abs(error[judged]) / np.maximum(fitted.deviation[judged], _FLOOR)
-    stretch = float(np.clip(np.quantile(z, 0.68), 0.3, 5.0))
-    latency = np.concatenate([us for _, us in batches])[judged]
-    abroad = _UNPROFILED
-    if fitted.abroad is not None:
-        # Sixty-eight in a hundred inside one deviation, ninety-five inside two.
-        one, two = np.quantile(np.abs(fitted.abroad), [0.68, 0.95])
-        abroad = max(_OUTSIDE, float(one), float(two) / 2)
-    return replace(
-        known,
-        # Not as the model's own stretch: how far members disagree is as it is.
-        learner=fitted.learner.stretched(stretch),
-        abroad=abroad,
-        held_out=_judged(latency * np.exp(error[judged]), latency, z / stretch),
-        likeness=_likeness(batches, np.sign(error[judged]) * z / stretch, fold, judged),
-    )
-
-
-def _likeness(
-    batches: list[tuple[KernelBatch, np.ndarray]],
-    z: np.ndarray,
-    fold: np.ndarray,
-    judged: np.ndarray | slice = slice(None),
-) -> Likeness:
-    sizes = np.concatenate([np.stack([*batch.dims.values()], axis=1) for batch, _ in batches])
-    device = np.concatenate([np.full(len(us), i) for i, (_, us) in enumerate(batches)])
-    together = fold * len(batches) + device
-    return fit_likeness(sizes[judged], z, together[judged])
-
-
-def _core_alone(
-    known: OpModel, batches: list[tuple[KernelBatch, np.ndarray]], latency: np.ndarray
-) -> OpModel:
-    if len(latency) < _FEWEST_ROWS_TO_JUDGE:
-        return replace(known, sigma=_OUTSIDE)
-    held_out = held_out_core(batches)
-    error = np.abs(np.log(held_out / latency))
-    sigma = max(float(np.sqrt(np.mean(error**2))), _CORE_FLOOR)
-    return replace(known, sigma=sigma, held_out=_judged(held_out, latency, error / sigma))
-
-
-def _judged(predicted: np.ndarray, measured: np.ndarray, z: np.ndarray) -> dict[str, Any]:
-    """Return the errors, and how many lie within one and two deviations."""
-    return error_summary(predicted, measured) | {
-        "one_sigma": round(100 * float(np.mean(z <= 1)), 2),
-        "two_sigma": round(100 * float(np.mean(z <= 2)), 2),
-    }
-
-
-def _folds(shapes: list[str], seed: int, count: int = _FOLDS) -> np.ndarray:
-    distinct = sorted(set(shapes))
-    order = np.random.default_rng(seed).permutation(len(distinct))
-    fold = {shape: int(order[i]) % count for i, shape in enumerate(distinct)}
-    return np.array([fold[shape] for shape in shapes])
-
-
-def _held_out(
-    learner: Learner, x: np.ndarray, y: np.ndarray, fold: np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    mean, deviation = np.empty(len(y)), np.empty(len(y))
-    for part in np.unique(fold):
-        out = fold == part
-        mean[out], deviation[out] = fit_learner(x[~out], y[~out], seed, learner).predict(x[out])
-    return mean, deviation
-
-
-def _abroad(
-    learner: Learner,
-    x: np.ndarray,
-    batches: list[tuple[KernelBatch, np.ndarray]],
-    seed: int,
-) -> float:
-    """Return the root mean square log error on devices left out of the fit in turn.
-
-    An unseen device is never better known than a kernel outside the profiled range.
-    """
-    device = np.concatenate([np.full(len(batch), i) for i, (batch, _) in enumerate(batches)])
-    errors = []
-    for i, (batch, latency) in enumerate(batches):
-        rest = batches[:i] + batches[i + 1 :]
-        core = fit_core(rest)
-        fitted = fit_learner(x[device != i], _log_ratio(core, rest), seed, learner)
-        errors.append(fitted.mean(x[device == i]) - _log_ratio(core, [(batch, latency)]))
-    return max(_OUTSIDE, float(np.sqrt(np.mean(np.concatenate(errors) ** 2))))
-
-
-def _log_ratio(core: Core, batches: list[tuple[KernelBatch, np.ndarray]]) -> np.ndarray:
-    """Return log(latency / core), [n]: what is learned."""
-    return np.concatenate([np.log(us / core.latency_us(batch)) for batch, us in batches])
-
-
-def _ranged(batch: KernelBatch) -> dict[str, np.ndarray]:
+def ranged(batch: KernelBatch) -> dict[str, np.ndarray]:
+    """Return what a profiled range bounds, [n] each: sizes (but for padding), FLOPs, bytes."""
     ranged = {name: values for name, values in batch.dims.items() if name != "pad"}
     if np.any(batch.flops):
         ranged["flops"] = batch.flops
     return ranged | {"bytes": batch.bytes_moved}
-
-
-def _box(batches: list[KernelBatch]) -> dict[str, list[int]]:
-    box: dict[str, list[int]] = {}
-    merged = [_ranged(batch) for batch in batches]
-    for name in merged[0]:
-        values = np.concatenate([ranged[name] for ranged in merged])
-        if name in EXACT_SIZES:
-            box[name] = sorted({int(v) for v in values})
-        else:
-            box[name] = [math.floor(values.min()), math.ceil(values.max())]
-    return box

@@ -49,9 +49,13 @@ def slots_of(device: DeviceSpec, threads: int) -> int:
     return device.units if device.kind == "gpu" else max(1, min(threads, device.units))
 
 
-def peak_of(device: DeviceSpec, dtype: str) -> float:
-    """Return the peak in 1e12 FLOPs a second; that of fp32, or a guess, where none is known."""
-    known = device.peak_tflops.get(dtype) or device.peak_tflops.get("fp32")
+def peak_of(device: DeviceSpec, dtype: str, math: str = "ieee") -> float:
+    """Return the peak in 1e12 FLOPs a second; that of fp32, or a guess, where none is known.
+
+    Where ``math`` is ``"tf32"`` that is what fp32 runs at, on devices that have it.
+    """
+    name = "tf32" if (dtype, math) == ("fp32", "tf32") else dtype
+    known = device.peak_tflops.get(name) or device.peak_tflops.get("fp32")
     if known:
         return known
     lanes = _GPU_LANES if device.kind == "gpu" else lanes_of(device, dtype)

@@ -14,7 +14,7 @@ from tadnn.report.study_view import HistoryView, StudyView
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
 from tadnn.report.tail import tail_figure
-from tadnn.report.text import kernel_text
+from tadnn.report.text import kernel_text, share_text
 from tadnn.report.views import (
     BreakdownView,
     PairView,
@@ -53,6 +53,7 @@ __all__ = [
     "save_figure",
     "screening_figure",
     "setting_text",
+    "share_text",
     "stairs_figure",
     "study_view",
     "tail_figure",

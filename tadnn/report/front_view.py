@@ -31,6 +31,7 @@ class PhaseView:
     in_range: bool = True
     measured_ms: float | None = None
     spread_ms: float = 0.0
+    unprofiled_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class PointView:
         predicted_ms: milliseconds per batch.
         std_ms: standard deviation of the prediction.
         in_range: whether the prediction stays within what the latency model was fitted on.
+        unprofiled_share: of the predicted latency, of kinds of kernels that nobody measured.
         measured_ms: milliseconds per batch, re-measured.
         spread_ms: of the measurement.
         accuracy: reached by training, a fraction.
@@ -70,6 +72,7 @@ class PointView:
     flops: int = 0
     feasible: bool = True
     phases: Mapping[str, PhaseView] = field(default_factory=dict)
+    unprofiled_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,7 @@ def _phase(record: Record) -> PhaseView:
         in_range=predicted["in_range"] if predicted else True,
         measured_ms=measured["latency_ms"] if measured else None,
         spread_ms=measured["spread_ms"] if measured else 0.0,
+        unprofiled_share=predicted.get("unprofiled_share", 0.0) if predicted else 0.0,
     )
 
 

@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 
 from tadnn.report.front_view import FrontView, PhaseView, PointView
-from tadnn.report.text import count_text, number_text, pair_text
+from tadnn.report.text import count_text, number_text, pair_text, share_text
 
 ARCHITECTURE = "architecture"
 LATENCIES = ("predicted ms", "measured ms")
@@ -91,6 +91,14 @@ def _latencies(latency: PointView | PhaseView) -> tuple[str, str]:
 
 
 def _caption(view: FrontView) -> str:
-    if all(p.in_range and all(f.in_range for f in p.phases.values()) for p in view.members):
-        return view.subtitle
-    return f"{view.subtitle}\n{OUT_OF_RANGE}: outside of the latency model's range"
+    latencies: list[PointView | PhaseView] = [*view.members]
+    latencies += [phase for point in view.members for phase in point.phases.values()]
+    lines = [view.subtitle]
+    if not all(latency.in_range for latency in latencies):
+        lines.append(f"{OUT_OF_RANGE}: outside of the latency model's range")
+    shares = [latency.unprofiled_share for latency in latencies if latency.unprofiled_share]
+    if shares:
+        least, most = share_text(min(shares)), share_text(max(shares))
+        span = least if least == most else f"{least} to {most}"
+        lines.append(f"{span} of the latencies is of kinds of kernels that nobody measured")
+    return "\n".join(lines)

@@ -34,6 +34,11 @@ def pair_text(value: float, deviation: float) -> str:
     return f"{value:.{decimals}f} ± {deviation:.{decimals}f}"
 
 
+def share_text(share: float) -> str:
+    """Return a share, 0 to 1, in percent: ``12 %``, ``0.4 %``."""
+    return f"{100 * share:.{0 if share >= 0.01 else 1}f} %"
+
+
 def _three(value: float) -> str:
     if value != 0 and abs(value) < 0.001:
         return f"{value:.2e}"

@@ -47,6 +47,10 @@ class Predicted(Protocol):
     def in_range(self) -> bool:
         """Whether every kernel lies in the profiled range."""
 
+    @property
+    def unprofiled_share(self) -> float:
+        """The share of the latency that is of kinds of kernels that nobody measured."""
+
 
 class Predictor(Protocol):
     """The part of a latency model that a search needs."""
@@ -166,10 +170,13 @@ class Evaluator:
         if self._predictor is None:
             return None
         prediction = self._predictor.predict_net(net, self.spec.batch)
+        share = float(prediction.unprofiled_share)
         return {
             "latency_ms": float(prediction.latency_ms),
             "std_ms": float(prediction.std_ms),
             "in_range": bool(prediction.in_range),
+            # Absent where everything was measured, as it is with models of this machine.
+            **({"unprofiled_share": share} if share > 0 else {}),
         }
 
     def free(self) -> tuple[dict[int, Measure], list[Measure]]:
