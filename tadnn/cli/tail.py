@@ -81,7 +81,7 @@ def tail(
     seed: Annotated[int, typer.Option(min=0, help="Of new channels and of profiling.")] = 0,
     json: Json = False,
 ) -> None:
-    """Show where the tail wastes time; rewrite a network onto its edges.
+    """Show where the tail wastes time; rewrite a network.
 
     Without an option, the report alone: every group of widths that change together, the stair it
     stands on, and the next edges.
