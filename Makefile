@@ -48,6 +48,12 @@ bench-scoring: $(VENV)/.run-stamp ## architectures scored per second
 	$(BIN)/python benchmarks/scoring.py
 endif
 
+ifneq ($(wildcard benchmarks/scoring_spaces.py),)
+.PHONY: bench-scoring-spaces
+bench-scoring-spaces: $(VENV)/.run-stamp ## microseconds per layer of every space, beside resnet's
+	$(BIN)/python benchmarks/scoring_spaces.py
+endif
+
 ifneq ($(wildcard benchmarks/search_loop.py),)
 .PHONY: bench-search-loop
 bench-search-loop: $(VENV)/.run-stamp ## trials per second against bare Optuna

@@ -29,7 +29,7 @@ from tadnn.search import find_study, load_spec, resolve_target
 
 COMMANDS = {
     "devices", "spaces", "profile", "fit", "adapt", "calibrate", "evaluate", "latency", "screen",
-    "search", "front", "plot", "export", "browse", "report", "sweep", "tail",
+    "search", "front", "plot", "export", "browse", "report", "proxies", "sweep", "tail",
 }  # fmt: skip
 JUDGED = [
     *("n", "mape", "median_ape", "within_5", "within_10", "within_20", "bias", "spearman"),

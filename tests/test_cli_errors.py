@@ -92,7 +92,7 @@ def contents(folder):
         (["latency", "tiny#0", "--on", "auto-tiny", "--batch", "many"], "Invalid value for '--b"),
         (["latency", "tiny#0", "--on", "auto-tiny", "--input", "3,x"], "--input is one to three "),
         (["latency", "tiny#0", "--on", "auto-tiny", "--input", "3,0,9"], "--input is one to thre"),
-        (["latency", "tiny#0", "--on", "auto-tinny"], "did you mean 'auto-tiny'? Valid: auto-tin"),
+        (["latency", "tiny#0", "--on", "auto-tinny"], "did you mean 'auto-tiny'? Valid: a100"),
         (["latency", "tiny#0", "--on", "auto-tiny@h100"], "predicts a cpu; got h100, a gpu"),
         (["latency", "tiny#0", "--on", "auto-tiny@cpu-fak"], "did you mean 'cpu-fake'"),
         (["latency", "tiny#0", "--on", "auto-tiny@"], "unknown device ''"),

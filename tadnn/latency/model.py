@@ -194,9 +194,8 @@ class LatencyModel:
             ShapeError: shapes don't fit; the layer is named.
         """
         counts = self.launched(net, batch)
-        memory = self.remember(counts)
+        total_us = self.nets.latency_us(self._cost(net, counts, self.remember(counts)))
         shares = sorted(self.shares(counts), key=lambda s: -s.latency_us * s.count)
-        total_us = self.nets.latency_us(self._cost(net, counts, memory))
         std_us = self._deviation_us(total_us, shares)
         inside = all(s.in_range for s in shares)
         opaque = Counter(p.layer.op for p in net.layers(batch) if isinstance(p.layer, Opaque))
