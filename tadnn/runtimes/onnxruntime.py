@@ -146,7 +146,7 @@ class OnnxRuntime(Runtime):
         return {
             "onnxruntime": onnxruntime.__version__,
             "session": f"intra-op threads {setting.threads}, inter-op 1, sequential, "
-            f"all optimisations, spinning allowed (the default), batch fixed",
+            f"all optimisations, threads spin within a run only, batch fixed",
         }
 
 
@@ -162,6 +162,9 @@ def _session(
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = setting.threads
+    # Threads of a session that has nothing to do go on spinning, and take the cores from whatever
+    # is measured in turns with it: 15 ms instead of 7 on two cores.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
