@@ -86,7 +86,7 @@ def test_what_cannot_run_is_refused_and_the_process_lives_on(clock: IsolatedCpuC
 
 def test_networks_of_onnxruntime_run_and_are_observed_in_clean_processes() -> None:
     clock = IsolatedCpuClock(Setting("onnxruntime"))
-    assert "spinning allowed" in clock.environment()["session"]
+    assert "spin within a run" in clock.environment()["session"]
     with clock.session():
         timed = clock.prepare(net())
         assert timed(2) > 0
