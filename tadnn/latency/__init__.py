@@ -11,13 +11,8 @@ from tadnn.latency.fitting import (
     fit_kernels,
 )
 from tadnn.latency.learning import Budget, learn
-from tadnn.latency.model import (
-    KernelPredictions,
-    KernelShare,
-    LatencyModel,
-    NetPrediction,
-    to_json,
-)
+from tadnn.latency.model import LatencyModel
+from tadnn.latency.prediction import KernelPredictions, KernelShare, NetPrediction, to_json
 from tadnn.latency.scoring import BlockScorer, score
 from tadnn.latency.storage import (
     load_latency_model,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from tadnn.latency.card import Card
 from tadnn.latency.memory import Memory
 from tadnn.latency.nets import NetCalibration, NetCost, large_mb
 from tadnn.latency.op_model import OpModel
+from tadnn.latency.prediction import KernelPredictions, KernelShare, NetPrediction
 from tadnn.latency.stand_ins import with_stand_ins
 from tadnn.nets import Net, Opaque
 from tadnn.runtimes import Setting, find_runtime, lower_net
@@ -30,56 +30,6 @@ _MOST_REMEMBERED: Final = 50_000
 
 Known = tuple[float, float, bool]
 """Microseconds, their standard deviation, whether in range."""
-
-
-@dataclass(frozen=True)
-class KernelPredictions:
-    """Microseconds, their standard deviation, and whether in the profiled range; each [n]."""
-
-    latency_us: np.ndarray
-    std_us: np.ndarray
-    in_range: np.ndarray
-
-
-@dataclass(frozen=True)
-class KernelShare:
-    """What one kernel contributes to a network; latency and deviation are per launch.
-
-    ``profiled`` is False where nobody measured a kernel of its kind: physics alone prices it.
-    """
-
-    kernel: Kernel
-    count: int
-    latency_us: float
-    std_us: float
-    in_range: bool
-    waves: int
-    utilisation: float
-    profiled: bool = True
-
-
-@dataclass(frozen=True)
-class NetPrediction:
-    """A network's latency per batch in milliseconds, and where it goes, slowest share first.
-
-    Attributes:
-        opaque: operators that the vocabulary lacks, and how often each stands in the network.
-            They are priced by what arithmetic and memory take on the device, a factor of two
-            either way, and are never in range.
-    """
-
-    latency_ms: float
-    std_ms: float
-    in_range: bool
-    batch: int
-    kernels: tuple[KernelShare, ...]
-    opaque: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def unprofiled_share(self) -> float:
-        """The share, 0 to 1, of the kernels' time that physics alone prices: never measured."""
-        total = sum(s.latency_us * s.count for s in self.kernels)
-        return sum(s.latency_us * s.count for s in self.kernels if not s.profiled) / total
 
 
 class LatencyModel:
@@ -321,29 +271,3 @@ def _rounded(values: np.ndarray) -> np.ndarray:
     scale = 10.0 ** (5 - np.floor(np.log10(values)))
     rounded: np.ndarray = np.round(values * scale) / scale
     return rounded
-
-
-def to_json(prediction: NetPrediction, model: LatencyModel) -> dict[str, Any]:
-    """Return a prediction as the JSON that ``tadnn latency --json`` prints."""
-    return {
-        "latency_ms": prediction.latency_ms,
-        "std_ms": prediction.std_ms,
-        "in_range": prediction.in_range,
-        "batch": prediction.batch,
-        "latency_model": model.name,
-        "unprofiled_share": prediction.unprofiled_share,
-        "kernels": [
-            {
-                "kernel": s.kernel.key,
-                "count": s.count,
-                "latency_us": s.latency_us,
-                "std_us": s.std_us,
-                "in_range": s.in_range,
-                "waves": s.waves,
-                "utilisation": s.utilisation,
-                "profiled": s.profiled,
-            }
-            for s in prediction.kernels
-        ],
-        "opaque": [{"op": op, "count": count} for op, count in prediction.opaque],
-    }

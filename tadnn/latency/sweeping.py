@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tadnn.kernels import Kernel
-from tadnn.latency.model import KernelPredictions, LatencyModel
+from tadnn.latency.model import LatencyModel
+from tadnn.latency.prediction import KernelPredictions
 
 _WIDTHS = {"conv2d": "k", "linear": "n"}
 
