@@ -44,7 +44,7 @@ class Kernel:
             for part in self.epilogue:
                 if part not in EPILOGUES:
                     raise KernelError(_unknown("epilogue", part, EPILOGUES))
-        if any(type(size) is not int for size in self.sizes):
+        if set(map(type, self.sizes)) != {int}:
             object.__setattr__(self, "sizes", tuple(map(_whole, op.sizes, self.sizes)))
         if min(self.sizes) < 1 or max(self.sizes) > MAX_SIZE:
             for name, size in zip(op.sizes, self.sizes, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from typing import ClassVar
 
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
-from tadnn.nets import Block, Layer, Net, Shape
+from tadnn.nets import Block, Net, Shape
 from tadnn.runtimes.setting import Setting
 
 Run = Callable[[], object]
@@ -137,10 +136,3 @@ def lower_net(net: Net, batch: int, dtype: str, runtime: Runtime) -> list[Kernel
     for _, block, shape, _ in net.chain(batch):
         kernels.extend(runtime.lower(block, shape, dtype))
     return kernels
-
-
-# Blocks differ more than their layers do.
-@functools.lru_cache(maxsize=65536)
-def layer_kernels(layer: Layer, dtype: str, shapes: tuple[Shape, ...]) -> tuple[Kernel, ...]:
-    """Return a layer's raw kernels; remembered."""
-    return layer.kernels(dtype, *shapes)

@@ -14,7 +14,7 @@ from typing import Final
 
 from tadnn.kernels import EPILOGUES, OPS, Kernel
 from tadnn.nets import Block, Shape, block_facts
-from tadnn.runtimes.base import layer_kernels
+from tadnn.nets.layers.base import layer_kernels
 
 LIBRARY_OPS: Final = frozenset({"conv2d", "conv_transpose2d", "linear", "bmm"})
 """What is left to cuDNN, cuBLAS, oneDNN or MKL."""

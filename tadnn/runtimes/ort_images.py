@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tadnn.kernels import Kernel
 from tadnn.nets import Layer, Node, layers
-from tadnn.runtimes.base import layer_kernels
+from tadnn.nets.layers.base import layer_kernels
 from tadnn.runtimes.ort_walk import ALIGNED, LANES, Rule, Walk
 
 # Activations by layer: the epilogue, and whether it fuses into a plain convolution, a blocked

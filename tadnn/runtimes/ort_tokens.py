@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tadnn.kernels import Kernel
 from tadnn.nets import Layer, Node, Shape, layers
-from tadnn.runtimes.base import layer_kernels
+from tadnn.nets.layers.base import layer_kernels
 from tadnn.runtimes.ort_walk import Rule, Walk, kernel_of
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tadnn.kernels import Kernel
 from tadnn.nets import INPUT, Block, Layer, Node, Shape, block_facts, layers
-from tadnn.runtimes.base import layer_kernels
+from tadnn.nets.layers.base import layer_kernels
 
 LANES: Final = 16
 """Channels of one block: 16 floats with AVX-512; 8 with AVX2, where reorders are as frequent."""

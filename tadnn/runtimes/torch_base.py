@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
 from tadnn.nets import Block, Net, Shape, block_facts
-from tadnn.runtimes.base import Run, Runtime, layer_kernels
+from tadnn.nets.layers.base import layer_kernels
+from tadnn.runtimes.base import Run, Runtime
 from tadnn.runtimes.setting import Setting
 
 if TYPE_CHECKING:

@@ -164,7 +164,14 @@ class Layer(ABC):
 
     def flops(self, *shapes: Shape) -> int:
         """Return the FLOPs, two per multiply-add."""
-        return sum(kernel.flops for kernel in self.kernels("fp32", *shapes))
+        return sum(kernel.flops for kernel in layer_kernels(self, "fp32", shapes))
+
+
+# Asked for by counting and by every runtime's lowering; blocks differ more than their layers do.
+@functools.lru_cache(maxsize=65536)
+def layer_kernels(layer: Layer, dtype: str, shapes: tuple[Shape, ...]) -> tuple[Kernel, ...]:
+    """Return a layer's raw kernels, remembered."""
+    return layer.kernels(dtype, *shapes)
 
 
 class _Pair:
