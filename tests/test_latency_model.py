@@ -116,7 +116,7 @@ def test_the_mean_alone_is_that_of_the_prediction(model: LatencyModel) -> None:
     np.testing.assert_allclose(
         model.predict_us(kernels), model.predict(kernels).latency_us, rtol=1e-12
     )
-    assert model.remember_us(kernels)[kernels[0]] == model.predict_us(kernels)[0]
+    assert model.remember_costs(kernels)[kernels[0]][0] == model.predict_us(kernels)[0]
     assert len(model.predict([]).latency_us) == len(model.predict_us([])) == 0
 
 

@@ -89,18 +89,18 @@ def test_forgetting_changes_nothing_but_what_is_kept(
     expected = score(space, archs, model, input_shape=INPUT)
     fresh = model.on(model.device)
     fresh.scorers[1] = scorer = BlockScorer(fresh)
-    scorer._blocks.most, fresh._means.most = blocks, kernels
+    scorer._blocks.most, fresh._costs.most = blocks, kernels
     most_blocks = most_kernels = 0
     for start in (0, 100, 0, 200, 300, 100):
-        part = archs[start : start + 100]
+        part = archs[start : start + 20]
         got = score(space, part, fresh, input_shape=INPUT)
-        assert (got == expected[start : start + 100]).all()
+        assert (got == expected[start : start + 20]).all()
         most_blocks = max(most_blocks, len(scorer._blocks))
-        most_kernels = max(most_kernels, len(fresh._means))
-    # Two generations, each at most one chunk of 64 networks over its limit.
+        most_kernels = max(most_kernels, len(fresh._costs))
+    # Two generations, each at most one request of 20 networks over its limit.
     per_net = max(len(space.build(arch, INPUT).blocks) for arch in archs)
-    assert most_blocks <= 2 * (blocks + 64 * per_net)
-    assert most_kernels <= 2 * (kernels + 64 * per_net * 9)
+    assert most_blocks <= 2 * (blocks + 20 * per_net)
+    assert most_kernels <= 2 * (kernels + 20 * per_net * 9)
     distinct = len({(b, s) for a in archs for _, b, s, _ in space.build(a, INPUT).chain(1)})
     if blocks == 3:
         assert most_blocks < distinct, "some were forgotten"

@@ -44,19 +44,23 @@ class Kernel:
             for part in self.epilogue:
                 if part not in EPILOGUES:
                     raise KernelError(_unknown("epilogue", part, EPILOGUES))
-        if set(map(type, self.sizes)) != {int}:
-            object.__setattr__(self, "sizes", tuple(map(_whole, op.sizes, self.sizes)))
-        if min(self.sizes) < 1 or max(self.sizes) > MAX_SIZE:
-            for name, size in zip(op.sizes, self.sizes, strict=True):
-                if not (name not in op.may_be_zero) <= size <= MAX_SIZE:
-                    raise KernelError(
-                        f"sizes are from {int(name not in op.may_be_zero)} to {MAX_SIZE}; "
-                        f"got {name}={size} in {self.key}"
-                    )
+        for size in self.sizes:
+            if type(size) is not int or not 1 <= size <= MAX_SIZE:
+                self._check_sizes(op)
+                break
         if self.extra:
             self._keep_what_differs(op)
         if fault := op.fault(self.dims) if type(op).fault is not Op.fault else "":
             raise KernelError(fault)
+
+    def _check_sizes(self, op: Op) -> None:
+        object.__setattr__(self, "sizes", tuple(map(_whole, op.sizes, self.sizes)))
+        for name, size in zip(op.sizes, self.sizes, strict=True):
+            least = int(name not in op.may_be_zero)
+            if not least <= size <= MAX_SIZE:
+                raise KernelError(
+                    f"sizes are from {least} to {MAX_SIZE}; got {name}={size} in {self.key}"
+                )
 
     def _keep_what_differs(self, op: Op) -> None:
         sizes = dict(self.extra)
@@ -131,7 +135,8 @@ class Kernel:
     @property
     def dims(self) -> dict[str, int]:
         """The sizes by name; optional ones only where they differ from their default."""
-        return dict(zip(OPS[self.op].sizes, self.sizes, strict=True)) | dict(self.extra)
+        dims = dict(zip(OPS[self.op].sizes, self.sizes, strict=True))
+        return dims | dict(self.extra) if self.extra else dims
 
     def dim(self, name: str) -> int:
         """Return one size by name, an optional one's default too."""

@@ -50,7 +50,9 @@ class KernelBatch:
         if any(k.extra for k in kernels):
             names = OPS[op].optional
             dims |= {name: np.array([k.dim(name) for k in kernels], dtype=float) for name in names}
-        parts = np.array([[part in k.epilogue for part in EPILOGUES] for k in kernels], dtype=float)
+        # A row per epilogue, not per kernel: thousands of lists at once wake the collector.
+        rows = {e: [part in e for part in EPILOGUES] for e in {k.epilogue for k in kernels}}
+        parts = np.array([rows[k.epilogue] for k in kernels], dtype=float)
         extra = parts @ np.array(list(EPILOGUES.values()), dtype=float)
         moved = OPS[op].read(dims) + (1 + extra) * OPS[op].output(dims)
         flops = np.asarray(OPS[op].flops(dims), dtype=float)

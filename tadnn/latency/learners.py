@@ -43,7 +43,7 @@ class Blend(Learner):
     def fit(cls, x: np.ndarray, y: np.ndarray, seed: int, like: Blend | None = None) -> Blend:
         """Fit both to features [n, d] and log ratios [n]; ``like`` lends its tuned scales."""
         process = GaussianProcess.fit(x, y, seed, like=like._process if like else None)
-        return cls(_joined(process, BoostedTrees.fit(x, y, seed)))
+        return cls(_joined(process, BoostedTrees.fit(x, y, seed, light=True)))
 
     def mean(self, x: np.ndarray) -> np.ndarray:
         """Return the mean of both means."""

@@ -31,6 +31,9 @@ _MOST_REMEMBERED: Final = 50_000
 Known = tuple[float, float, bool]
 """Microseconds, their standard deviation, whether in range."""
 
+Cost = tuple[float, float]
+"""Microseconds, and the 1e6 bytes of output that :func:`large_mb` counts."""
+
 
 class LatencyModel:
     """A predictor for one device in one setting; made by ``load_latency_model``.
@@ -74,7 +77,7 @@ class LatencyModel:
         self._adjusting = [a for a in self.adjustments if a.device == device.slug]
         self.scorers: dict[int, BlockScorer] = {}
         self._remembered: Memory[Kernel, Known] = Memory(_MOST_REMEMBERED)
-        self._means: Memory[Kernel, float] = Memory(_MOST_REMEMBERED)
+        self._costs: Memory[Kernel, Cost] = Memory(_MOST_REMEMBERED)
 
     @property
     def name(self) -> str:
@@ -133,9 +136,9 @@ class LatencyModel:
         """Return predictions by kernel for at least these kernels; good until the next call."""
         return self._remembered.get(kernels, self._known)
 
-    def remember_us(self, kernels: Iterable[Kernel]) -> dict[Kernel, float]:
-        """Return microseconds by kernel for at least these kernels; good until the next call."""
-        return self._means.get(kernels, lambda missing: self.predict_us(missing).tolist())
+    def remember_costs(self, kernels: Iterable[Kernel]) -> dict[Kernel, Cost]:
+        """Return costs by kernel for at least these kernels; good until the next call."""
+        return self._costs.get(kernels, self._cost_each)
 
     def predict_net(self, net: Net, batch: int = 1) -> NetPrediction:
         """Predict a network at a batch size, with every kernel's share.
@@ -221,7 +224,7 @@ class LatencyModel:
     ) -> NetCost:
         weight_mb = net.parameters * DTYPE_BYTES[self.setting.dtype] / 1e6
         total = sum(memory[k][0] * count for k, count in counts.items())
-        large = sum(large_mb(k, self.device) * count for k, count in counts.items())
+        large = sum(large_mb(k, self.device) * n for k, n in counts.items())
         return NetCost(total, sum(counts.values()), weight_mb, large)
 
     def _deviation_us(self, total_us: float, shares: Sequence[KernelShare]) -> float:
@@ -236,6 +239,10 @@ class LatencyModel:
         p = self.predict(kernels)
         columns = (p.latency_us.tolist(), p.std_us.tolist(), p.in_range.tolist())
         return list(zip(*columns, strict=True))
+
+    def _cost_each(self, kernels: Sequence[Kernel]) -> list[Cost]:
+        large = [large_mb(kernel, self.device) for kernel in kernels]
+        return list(zip(self.predict_us(kernels).tolist(), large, strict=True))
 
     def _batches(self, kernels: Sequence[Kernel]) -> Iterator[tuple[str, list[int], KernelBatch]]:
         """Yield op, positions and batch of the kernels of each op."""

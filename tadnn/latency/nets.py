@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -37,13 +36,8 @@ def large_mb(kernel: Kernel, device: DeviceSpec) -> float:
     """Return a kernel's output in 1e6 bytes where the allocator gets it from the system, else 0."""
     if device.kind != "cpu":
         return 0.0
-    size = _output_bytes(kernel)
+    size = kernel.output_bytes
     return size / 1e6 if size >= _LARGE_BYTES else 0.0
-
-
-@lru_cache(maxsize=65536)
-def _output_bytes(kernel: Kernel) -> int:
-    return kernel.output_bytes
 
 
 @dataclass(frozen=True)

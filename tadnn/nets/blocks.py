@@ -12,10 +12,12 @@ import keyword
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Concatenate, NamedTuple, ParamSpec, cast
 
 from tadnn.errors import KernelError, ShapeError
 from tadnn.nets.layers import Layer, Shape
+from tadnn.nets.layers.base import layer_kernels
 
 P = ParamSpec("P")
 
@@ -154,17 +156,29 @@ class BlockFacts:
     ``inputs[i]`` are the shapes that node i takes, ``outputs[i]`` the one it gives.
     """
 
+    block: Block
+    shape: Shape
     inputs: tuple[tuple[Shape, ...], ...]
     outputs: tuple[Shape, ...]
     parameters: int
     buffers: int
-    flops: int
-    peak_elements: int
 
     @property
     def output(self) -> Shape:
         """The block's output shape."""
         return self.outputs[-1]
+
+    # Counted when asked for: latency alone, of thousands of blocks, asks for neither.
+    @cached_property
+    def flops(self) -> int:
+        """FLOPs, two per multiply-add."""
+        nodes = zip(self.block.nodes, self.inputs, strict=True)
+        return sum(node.layer.flops(*taken) for node, taken in nodes)
+
+    @cached_property
+    def peak_elements(self) -> int:
+        """The most elements alive at once when each tensor is freed after its last use."""
+        return _peak_elements(self.block, self.shape, self.outputs)
 
 
 class _LayerFacts(NamedTuple):
@@ -172,7 +186,6 @@ class _LayerFacts(NamedTuple):
     output: Shape
     parameters: int
     buffers: int
-    flops: int
 
 
 # A space's blocks: those of the resnet space are 50,000, most of them made of the same layers.
@@ -183,35 +196,29 @@ def block_facts(block: Block, shape: Shape) -> BlockFacts:
     Raises:
         ShapeError: a layer's inputs do not fit; the layer is named.
     """
-    found: list[_LayerFacts] = []
+    inputs: list[tuple[Shape, ...]] = []
+    outputs: list[Shape] = []
+    parameters = buffers = 0
     for node in block.nodes:
-        taken = tuple(shape if i == INPUT else found[i].output for i in node.inputs)
+        taken = tuple([shape if i == INPUT else outputs[i] for i in node.inputs])
         try:
-            found.append(_layer_facts(node.layer, taken))
+            facts = _layer_facts(node.layer, taken)
         except (ShapeError, KernelError) as error:
             kind = type(node.layer).__name__
             raise ShapeError(f"layer {node.name} ({kind}): {error}") from error
-    outputs = tuple(facts.output for facts in found)
-    return BlockFacts(
-        tuple(facts.inputs for facts in found),
-        outputs,
-        sum(facts.parameters for facts in found),
-        sum(facts.buffers for facts in found),
-        sum(facts.flops for facts in found),
-        _peak_elements(block, shape, outputs),
-    )
+        inputs.append(facts.inputs)
+        outputs.append(facts.output)
+        parameters += facts.parameters
+        buffers += facts.buffers
+    return BlockFacts(block, shape, tuple(inputs), tuple(outputs), parameters, buffers)
 
 
 @functools.lru_cache(maxsize=65536)
 def _layer_facts(layer: Layer, taken: tuple[Shape, ...]) -> _LayerFacts:
     # The shapes are kept with it, so that the blocks which share a layer share them too.
-    return _LayerFacts(
-        taken,
-        layer.infer(*taken),
-        layer.parameters(*taken),
-        layer.buffers(*taken),
-        layer.flops(*taken),
-    )
+    facts = _LayerFacts(taken, layer.infer(*taken), layer.parameters(*taken), layer.buffers(*taken))
+    layer_kernels(layer, "fp32", taken)  # sizes that no kernel has are refused here, by name
+    return facts
 
 
 def _peak_elements(block: Block, shape: Shape, outputs: tuple[Shape, ...]) -> int:

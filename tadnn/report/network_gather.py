@@ -172,8 +172,8 @@ def _block_latency(net: Net, batch: int, model: LatencyModel) -> dict[str, float
         name: runtime.lower(block, shape, model.setting.dtype)
         for name, block, shape, _ in net.chain(batch)
     }
-    known = model.remember_us(kernel for kernels in launched.values() for kernel in kernels)
-    return {name: sum(known[k] for k in kernels) for name, kernels in launched.items()}
+    known = model.remember_costs(kernel for kernels in launched.values() for kernel in kernels)
+    return {name: sum(known[k][0] for k in kernels) for name, kernels in launched.items()}
 
 
 def _standing(view: StudyView, trial: int, finalist: Any) -> str:

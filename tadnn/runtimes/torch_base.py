@@ -117,12 +117,10 @@ def _set_matmul_precision(precision: str) -> None:
 
 @functools.lru_cache(maxsize=16384)
 def _lower(block: Block, shape: Shape, dtype: str) -> tuple[Kernel, ...]:
-    facts = block_facts(block, shape)
-    return tuple(
-        kernel
-        for node, shapes in zip(block.nodes, facts.inputs, strict=True)
-        for kernel in layer_kernels(node.layer, dtype, shapes)
-    )
+    kernels: list[Kernel] = []
+    for node, shapes in zip(block.nodes, block_facts(block, shape).inputs, strict=True):
+        kernels += layer_kernels(node.layer, dtype, shapes)
+    return tuple(kernels)
 
 
 def _keep_activations_normal(module: nn.Module) -> None:
