@@ -300,7 +300,8 @@ def test_latency_of_a_trial(here, printed, tadnn_):
     assert prediction["unprofiled_share"] == 0
     text, _ = tadnn_("latency", "tiny#3", "--on", "auto-tiny")
     last = text.splitlines()[-1]
-    assert last.startswith(f"tiny#3 on auto-tiny, batch 1: {prediction['latency_ms']:.3f} ± ")
+    latency = f"{prediction['latency_ms']:.3f} ± "
+    assert last.startswith(f"tiny#3 at 1x16x16 on auto-tiny, batch 1: {latency}")
     assert len(text.splitlines()) == len(prediction["kernels"]) + 5
     assert max(map(len, text.splitlines())) <= 80
 

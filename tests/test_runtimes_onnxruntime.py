@@ -147,7 +147,12 @@ SMALL_ATTENTION = chain(LayerNorm(), Attention(4), LayerNorm(), Linear(96), GELU
 SMALL_SQUEEZE = residual(HardSwish(), Conv2d(20, 1), AvgPool2d(3, 2, 1), Conv2d(32, 1), SiLU())
 
 
-@pytest.mark.parametrize("net", [SMALL_ATTENTION, SMALL_SQUEEZE], ids=["attention", "images"])
+ONE_HEAD = chain(LayerNorm(), Attention(1, head_width=16), shape=(9, 48))
+
+
+@pytest.mark.parametrize(
+    "net", [SMALL_ATTENTION, ONE_HEAD, SMALL_SQUEEZE], ids=["attention", "one head", "images"]
+)
 def test_the_written_graph_is_optimised_as_the_exported_one(net: Net, tmp_path: Path) -> None:
     written = net_to_onnx(net, 1).SerializeToString()
     assert ops_of(written) == ops_of(exported(net, tmp_path))
@@ -192,6 +197,7 @@ NETS = [
     chain(Dropout(), Conv2d(32, 3), Dropout(), ReLU(), Conv2d(16, 1)),
     chain(Attention(4, kv_heads=2, causal=True, qkv_bias=False), shape=(9, 48)),
     SMALL_ATTENTION,
+    ONE_HEAD,
 ]  # fmt: skip
 
 

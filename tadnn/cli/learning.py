@@ -226,8 +226,8 @@ def latency(
         share = share_text(prediction["unprofiled_share"])
         print(f"{share} of it is of kinds that nobody measured: physics alone, a factor of two")
     print(
-        f"{found.name} on {model.name}, batch {batch}: "
-        f"{prediction['latency_ms']:.3f} ± {prediction['std_ms']:.3f} ms"
+        f"{found.name} at {'x'.join(map(str, found.net.input_shape))} on {model.name}, "
+        f"batch {batch}: {prediction['latency_ms']:.3f} ± {prediction['std_ms']:.3f} ms"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -56,9 +57,13 @@ def _mixed(
     """Write softmax(q k^T scale + mask) v as the exporter does; ``keys`` are the keys' sizes."""
     query, key, value = values
     *lead, s, head = keys
-    key = reshape(g, key, (-1, s, head), "key_rows")
-    key = g.add("Transpose", [key], "key_transposed", perm=[0, 2, 1])
-    key = reshape(g, key, (*lead, head, s), "key_columns")
+    if math.prod(lead) == 1:  # the exporter's reshapes fold away
+        order = [*range(len(lead)), len(lead) + 1, len(lead)]
+        key = g.add("Transpose", [key], "key_transposed", perm=order)
+    else:
+        key = reshape(g, key, (-1, s, head), "key_rows")
+        key = g.add("Transpose", [key], "key_transposed", perm=[0, 2, 1])
+        key = reshape(g, key, (*lead, head, s), "key_columns")
     root = g.constant(np.full(1, scale**0.5), f"root of scale {scale}")
     query = g.add("Mul", [query, root], "query_scaled")
     key = g.add("Mul", [key, root], "key_scaled")
