@@ -194,6 +194,11 @@ PATTERNS: dict[str, tuple[Callable[[], nn.Module], Shape, str]] = {
         (4, 8, 9),
         "MaxPool2d AvgPool2d AdaptiveAvgPool2d",
     ),
+    "largest": (
+        lambda: nn.Sequential(nn.AdaptiveMaxPool2d((4, 3)), nn.AdaptiveMaxPool2d(1)),
+        (4, 8, 9),
+        "MaxPool2d Reduce",
+    ),
     "pools1d": (lambda: nn.MaxPool1d(2), TOKENS, "Reshape MaxPool2d Reshape"),
     "resize": (
         lambda: Of(

@@ -25,6 +25,7 @@ class Member:
         size: height and width of its input.
         resized: whether it is built for one input, and is told which.
         slow: whether only ``make test-slow`` reads it.
+        folded: whether it works a table out anew for every input, of which tracing makes one.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Member:
     size: int
     resized: bool
     slow: bool
+    folded: bool
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -89,7 +91,8 @@ def settle(module: nn.Module, batch: torch.Tensor) -> None:
                 norm.running_var.clamp_(1e-4)
 
 
-# name, height and width of the input; +: told the input's size, *: only in make test-slow.
+# name, height and width of the input; +: told the input's size, *: only in make test-slow,
+# =: works a table out anew for every input.
 _TABLE: Final = """
 resnet       resnet18 64, resnet50 64 *, wide_resnet50_2 64 *, resnext50_32x4d 64 *
 resnet       seresnet18 64, ecaresnet26t 64, resnetblur18 64 *, resnet50_gn 64 *
@@ -139,7 +142,7 @@ inception_next inception_next_atto 64
 mambaout     mambaout_femto 64 *
 convmixer    convmixer_768_32 64 *
 metaformer   poolformer_s12 64, poolformerv2_s12 64 *, convformer_s18 64 *, caformer_s18 64 *
-edgenext     edgenext_xx_small 64 *
+edgenext     edgenext_xx_small 64 * =
 fastvit      fastvit_t8 64 *
 mobilevit    mobilevit_xxs 64 +, mobilevitv2_050 64 + *
 efficientvit efficientvit_b0 64, efficientvit_m0 96 + *
@@ -188,7 +191,8 @@ def _members() -> tuple[Member, ...]:
         family, _, entries = line.partition(" ")
         for entry in entries.split(","):
             name, size, *marks = entry.split()
-            found.append(Member(name, family, int(size), "+" in marks, "*" in marks))
+            known = ("+" in marks, "*" in marks, "=" in marks)
+            found.append(Member(name, family, int(size), *known))
     return tuple(found)
 
 

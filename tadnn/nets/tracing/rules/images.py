@@ -72,9 +72,16 @@ def _adaptive_mean(lo: Lowering, call: Call) -> Value | None:
 def _adaptive_max(lo: Lowering, call: Call) -> tuple[Value, ...] | None:
     x = lo.value(call.args["self"])
     inside = tuple(range(2, len(x.shape)))
-    if any(call.shape[dim] != 1 for dim in inside) or _uses_indices(call):
+    if _uses_indices(call):
         return None
-    return (lo.emit(Reduce("amax", inside, True), x),)
+    if all(call.shape[dim] == 1 for dim in inside):
+        return (lo.emit(Reduce("amax", inside, True), x),)
+    sizes = list(zip(_image(x.shape)[2:], _image(call.shape)[2:], strict=True))
+    if any(size % out for size, out in sizes):  # windows of different sizes
+        return None
+    height, width = (size // out for size, out in sizes)
+    layer = MaxPool2d((height, width), (height, width))
+    return (lo.viewed(lo.emit(layer, lo.viewed(x, _image(x.shape))), call.shape),)
 
 
 def _uses_indices(call: Call) -> bool:
