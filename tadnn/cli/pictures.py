@@ -32,9 +32,9 @@ def draw_study(
         PredictionView,
         breakdown_figure,
         breakdown_view,
+        costliest_stair,
         frozen_model,
         history_figure,
-        layer_views,
         pareto_figure,
         prediction_figure,
         setting_text,
@@ -74,10 +74,9 @@ def draw_study(
         subtitle = setting_text(record)
         breakdown = breakdown_view(spec.name, number, subtitle, net, spec.batch, model)
         files |= _save(breakdown_figure(breakdown), folder, "breakdown", formats)
-        # The staircase of the layer that costs most among those with a width of their own.
-        layers = layer_views(spec.name, number, net, spec.batch, model)
-        if layers:
-            files |= _save(stairs_figure(layers[0].stair), folder, "stairs", formats)
+        stair = costliest_stair(spec.name, number, net, spec.batch, model)
+        if stair is not None:
+            files |= _save(stairs_figure(stair), folder, "stairs", formats)
     return files
 
 
