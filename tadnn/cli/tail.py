@@ -361,7 +361,7 @@ def _draw_sweep(found: Sweep, model: LatencyModel, path: Path) -> None:
     view = StairView(
         title=f"{found.kernel.op} on {model.name}: latency against {found.size}",
         subtitle=found.kernel.key,
-        axis=found.size,
+        axis=f"size {found.size}",
         widths=found.values,
         latency_us=found.latency_us,
         std_us=found.std_us,

@@ -34,7 +34,7 @@ def tail_figure(view: TailView) -> Figure:
         else:
             axes.set_axis_off()
     figure.supxlabel("Width", fontsize=10, color=INK)
-    figure.supylabel("Latency of the kernels that follow it (µs)", fontsize=10, color=INK)
+    figure.supylabel("Latency (µs)", fontsize=10, color=INK)
     return figure
 
 

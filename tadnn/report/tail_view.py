@@ -67,7 +67,10 @@ def tail_view(name: str, report: TailReport) -> TailView:
         report: its tail report.
     """
     views = (group.stair for group in group_views(report))
-    text = f"batch {report.batch} · predicted {report.latency_ms:.3f} ms"
+    text = (
+        f"latency of all kernels that follow a width · batch {report.batch} · "
+        f"predicted {report.latency_ms:.3f} ms together"
+    )
     return TailView(
         f"{name}: the stairs of its widths", text, tuple(v for v in views if v is not None)
     )
