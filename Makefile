@@ -11,7 +11,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$(CURDIR)/constraints.txt 
 PYTEST := $(BIN)/python -m pytest -q -n $(PYTEST_JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-slow test-gpu screenshots lint format clean
+.PHONY: help quickstart test test-slow test-gpu screenshots docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' \
@@ -28,6 +28,10 @@ test-slow: $(VENV)/.test-stamp ## run the exhaustive tests as well
 
 screenshots: $(VENV)/.test-stamp ## take the pictures of the browser anew (docs/images)
 	TADNN_SCREENSHOTS=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/test_browser_chromium.py -k screenshots
+
+docs: $(VENV)/.test-stamp ## write the command reference, run the guides, take their pictures; wants a quiet machine
+	$(BIN)/python docs/commands.py
+	TADNN_PICTURES=$(CURDIR)/docs/images $(BIN)/python -m pytest -q tests/test_guides.py
 
 test-gpu: $(VENV)/.test-stamp ## run the tests that need a CUDA device
 	$(BIN)/python -m pytest -q -m gpu $(PYTEST_ARGS)

@@ -146,10 +146,6 @@ def test_a_network_says_what_the_command_line_says(site, whole, knee, monkeypatc
     assert [s["utilisation"] for s in kernels] == pytest.approx(
         [k["utilisation"] for k in printed["kernels"]], rel=1e-5
     )
-    for layer in view["layers"]:
-        stair = layer["stair"]
-        assert stair["present"] in stair["widths"]
-        assert layer["free"] >= stair["present"]
     blocks = [b for stage in view["stages"] for b in stage["blocks"]]
     assert sum(b["latency_us"] for b in blocks) == pytest.approx(
         sum(s["latency_us"] for s in kernels), rel=1e-3
@@ -157,6 +153,33 @@ def test_a_network_says_what_the_command_line_says(site, whole, knee, monkeypatc
     page = site.get(f"/studies/tiny/trials/{knee}").text
     assert page.count('role="img"') >= 3
     assert all("aria-label=" in tag for tag in re.findall(r"<[^>]*role=\"img\"[^>]*>", page))
+
+
+def test_the_tail_view_says_what_tadnn_tail_says(site, whole, knee, monkeypatch, capsys):
+    monkeypatch.chdir(whole)
+    view = site.get(f"/studies/tiny/trials/{knee}.json").json()
+    assert run(["tail", f"tiny#{knee}", "--on", "auto-tiny", "--json"]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [g["name"] for g in view["groups"]] == [g["name"] for g in groups]
+    page = site.get(f"/studies/tiny/trials/{knee}").text
+    for shown, group in zip(view["groups"], groups, strict=True):
+        assert shown["layers"] == group["layers"]
+        assert (shown["width"], shown["waves"]) == (group["width"], group["waves"])
+        assert shown["utilisation"] == pytest.approx(group["utilisation"], rel=1e-5)
+        assert shown["latency_us"] == pytest.approx(group["latency_us"], rel=1e-5)
+        assert shown["frozen"] == (group["frozen"] or "")
+        assert (shown["below"] or {}).get("width") == (group["edge_down"] or {}).get("width")
+        assert (shown["above"] or {}).get("width") == (group["edge_up"] or {}).get("width")
+        assert f">{group['name']}<" in page
+        stair = shown["stair"]
+        assert (stair is None) == bool(group["frozen"])
+        if stair is not None:
+            assert stair["present"] == group["width"]
+            edges = [e["width"] for e in (shown["below"], shown["above"]) if e]
+            assert set(edges) <= set(stair["efficient"]) <= set(stair["widths"])
+    # Four widths that additions tie, and the classes, which can't change.
+    assert sum(g["stair"] is not None for g in view["groups"]) >= 4
+    assert "it is the network&#39;s output" in page
 
 
 def test_a_latency_model_shows_its_card(site, whole):

@@ -98,7 +98,7 @@ def test_from_the_list_to_a_network_and_its_export(page, whole, tmp_path):
     chosen.get_by_role("link", name=f"#{first}", exact=True).click()
     ready(page)
     assert page.title() == f"tiny #{first} · tadnn"
-    stairs = page.locator("[data-layer]")
+    stairs = page.locator("[data-group]")
     stairs.nth(1).click()
     assert stairs.nth(1).get_attribute("aria-pressed") == "true"
     with page.expect_download(timeout=120_000) as waiting:

@@ -19,6 +19,7 @@ from tadnn.report import (
     PredictionView,
     ShareView,
     StairView,
+    TailView,
     breakdown_figure,
     front_rows,
     front_table,
@@ -26,6 +27,7 @@ from tadnn.report import (
     prediction_figure,
     save_figure,
     stairs_figure,
+    tail_figure,
 )
 from tadnn.report.text import arch_text, count_text, kernel_text, number_text, pair_text
 
@@ -254,6 +256,22 @@ def test_stair_view_knows_where_the_network_stands() -> None:
         StairView(**stairs, widths=(16, 8), latency_us=(3.0, 4.0), std_us=(0.1, 0.2))
     with pytest.raises(RequestError, match="one latency and deviation per width"):
         StairView(**stairs, widths=(8, 16), latency_us=(3.0,), std_us=(0.1, 0.2))
+    with pytest.raises(RequestError, match=r"efficient widths are .* got \[12\]"):
+        StairView(
+            **stairs, widths=(8, 16), latency_us=(3.0, 4.0), std_us=(0.1, 0.2), efficient=(8, 12)
+        )
+
+
+def test_efficient_widths_are_drawn(tmp_path: Path) -> None:
+    stairs = StairView(
+        "t", "", "width", (8, 16, 24), (1.0, 2.0, 2.1), (0.0,) * 3, efficient=(8, 24)
+    )
+    assert "efficient" in words(stairs_figure(stairs), tmp_path)
+    (axes,) = stairs_figure(stairs).axes
+    (marks,) = [line for line in axes.lines if line.get_label() == "efficient"]
+    assert marks.get_xydata().tolist() == [[8, 1.0], [24, 2.1]]
+    (small,) = tail_figure(TailView("t", "", (stairs,))).axes
+    assert [[8, 1.0], [24, 2.1]] in [line.get_xydata().tolist() for line in small.lines]
 
 
 # Texts

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import stat
@@ -17,7 +18,7 @@ from tadnn.errors import (
     WorkFailed,
 )
 from tadnn.files import environment
-from tadnn.search import find_study, frozen_model, search, study_storage
+from tadnn.search import find_study, frozen_model, read_study, search, study_storage
 from tadnn.search.address import StorageAddress, storage_errors
 from tadnn.search.storage import directions
 
@@ -215,6 +216,23 @@ def test_a_full_disk_is_unwritable_and_loses_nothing(tmp_path):
         fill()
     engine.dispose()
     assert len(find_study(spec).trials) == 3
+
+
+def change(path, *statements):
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_tables_of_another_version_of_optuna_are_refused(tmp_path):
+    spec = make_spec(tmp_path, trials=1)
+    run(spec)
+    change(database(tmp_path), "UPDATE alembic_version SET version_num = 'v9.0.0.a'")
+    with pytest.raises(RequestError, match="tables of another version of Optuna"):
+        find_study(spec)
+    change(database(tmp_path), "ALTER TABLE trial_values DROP COLUMN value_type")
+    with pytest.raises(RequestError, match="optuna storage upgrade"):
+        read_study(spec).get_trials()
 
 
 def test_a_locked_or_failing_storage_is_failed_work():

@@ -32,9 +32,9 @@ def draw_study(
         PredictionView,
         breakdown_figure,
         breakdown_view,
+        costliest_stair,
         frozen_model,
         history_figure,
-        layer_views,
         pareto_figure,
         prediction_figure,
         setting_text,
@@ -48,6 +48,9 @@ def draw_study(
     with progress.task("drawing", None):
         seen = study_view(study)
         record, knee = seen.front, seen.knee
+        number = knee if trial is None else trial
+        # Looked up first: a trial that isn't there is refused before anything is drawn.
+        net = None if number is None else resolve_trial(spec, number).net
         view = FrontView.from_records(record, trial_records(study), knee=knee)
         files = _save(pareto_figure(view), folder, "pareto", formats)
         for phase in view.phases:
@@ -62,10 +65,8 @@ def draw_study(
             if pairs.pairs:
                 name = "prediction" if named is None else f"prediction-{named}"
                 files |= _save(prediction_figure(pairs), folder, name, formats)
-        number = knee if trial is None else trial
-        if number is None:
+        if number is None or net is None:
             return files
-        net = resolve_trial(spec, number).net
         model, note = frozen_model(study)
         if model is None:
             if record["latency_model"] is not None:
@@ -74,10 +75,9 @@ def draw_study(
         subtitle = setting_text(record)
         breakdown = breakdown_view(spec.name, number, subtitle, net, spec.batch, model)
         files |= _save(breakdown_figure(breakdown), folder, "breakdown", formats)
-        # The staircase of the layer that costs most among those with a width of their own.
-        layers = layer_views(spec.name, number, net, spec.batch, model)
-        if layers:
-            files |= _save(stairs_figure(layers[0].stair), folder, "stairs", formats)
+        stair = costliest_stair(spec.name, number, net, spec.batch, model)
+        if stair is not None:
+            files |= _save(stairs_figure(stair), folder, "stairs", formats)
     return files
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tadnn.export import Trained
     from tadnn.latency import LatencyModel
     from tadnn.search import Target
-    from tadnn.tail import Decision, GroupReport, Rewrite, Rewriter, Sweep, TailReport
+    from tadnn.tail import Decision, Rewrite, Rewriter, Sweep, TailReport
 
 _SHOWN = 40
 _RATE, _FINE_RATE = 0.1, 0.02
@@ -233,25 +233,9 @@ def _tuned(
 
 
 def _draw(report: TailReport, name: str, path: Path) -> None:
-    from tadnn.report import StairView, TailView, save_figure, tail_figure
+    from tadnn.report import save_figure, tail_figure, tail_view
 
-    views = [
-        StairView(
-            title=group.name,
-            subtitle="",
-            axis="width",
-            widths=tuple(int(w) for w in group.stairs.widths),
-            latency_us=tuple(float(v) for v in group.stairs.latency_us),
-            std_us=tuple(float(v) for v in group.stairs.std_us),
-            present=group.width,
-        )
-        for group in report.groups
-        if group.stairs is not None
-    ]
-    text = f"batch {report.batch} · predicted {report.latency_ms:.3f} ms"
-    save_figure(
-        tail_figure(TailView(f"{name}: the stairs of its widths", text, tuple(views))), path
-    )
+    save_figure(tail_figure(tail_view(name, report)), path)
 
 
 def _show(found: Target, model: LatencyModel, report: TailReport) -> None:
@@ -270,12 +254,12 @@ def _show(found: Target, model: LatencyModel, report: TailReport) -> None:
                 -g.edge_down.change_us if g.edge_down else None,
                 g.edge_up.width if g.edge_up else None,
                 g.edge_up.change_us if g.edge_up else None,
-                _remark(g),
+                g.remark,
             )
             for g in report.groups[:_SHOWN]
         ],
     )  # fmt: skip
-    if any(_is_free(g) for g in report.groups):
+    if any(g.is_free for g in report.groups):
         print("free: the edge above costs nothing that can be told from nothing (--widen)")
     if len(report.groups) > _SHOWN:
         print(f"and {len(report.groups) - _SHOWN} more, each of a smaller share (--json has all)")
@@ -291,16 +275,6 @@ def _show(found: Target, model: LatencyModel, report: TailReport) -> None:
         f"{found.name} on {model.name}, batch {report.batch}: "
         f"{report.latency_ms:.3f} ± {report.std_ms:.3f} ms predicted"
     )
-
-
-def _is_free(group: GroupReport) -> bool:
-    return group.edge_up is not None and group.edge_up.is_free and not group.normed
-
-
-def _remark(group: GroupReport) -> str:
-    if group.frozen:
-        return "stays"
-    return "normed" if group.normed else "free" if _is_free(group) else ""
 
 
 def _show_rewrite(
@@ -387,10 +361,11 @@ def _draw_sweep(found: Sweep, model: LatencyModel, path: Path) -> None:
     view = StairView(
         title=f"{found.kernel.op} on {model.name}: latency against {found.size}",
         subtitle=found.kernel.key,
-        axis=found.size,
+        axis=f"size {found.size}",
         widths=found.values,
         latency_us=found.latency_us,
         std_us=found.std_us,
         measured_us=found.measured_us,
+        efficient=found.efficient_values,
     )
     save_figure(stairs_figure(view), path)

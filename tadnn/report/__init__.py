@@ -4,7 +4,7 @@ from tadnn.report.breakdown import breakdown_figure
 from tadnn.report.front_view import FrontView, PointView
 from tadnn.report.history import history_figure
 from tadnn.report.library import Library, StudyRow, StudyShelf
-from tadnn.report.network_gather import breakdown_view, frozen_model, layer_views
+from tadnn.report.network_gather import breakdown_view, costliest_stair, frozen_model
 from tadnn.report.pareto import pareto_figure
 from tadnn.report.prediction import prediction_figure
 from tadnn.report.screening import screening_figure
@@ -14,6 +14,7 @@ from tadnn.report.study_view import HistoryView, StudyView
 from tadnn.report.style import save_figure
 from tadnn.report.table import COLUMNS, front_rows, front_table
 from tadnn.report.tail import tail_figure
+from tadnn.report.tail_view import GroupView, group_views, tail_view
 from tadnn.report.text import kernel_text, share_text
 from tadnn.report.views import (
     BreakdownView,
@@ -29,6 +30,7 @@ __all__ = [
     "COLUMNS",
     "BreakdownView",
     "FrontView",
+    "GroupView",
     "HistoryView",
     "Library",
     "PairView",
@@ -42,12 +44,13 @@ __all__ = [
     "TailView",
     "breakdown_figure",
     "breakdown_view",
+    "costliest_stair",
     "front_rows",
     "front_table",
     "frozen_model",
+    "group_views",
     "history_figure",
     "kernel_text",
-    "layer_views",
     "pareto_figure",
     "prediction_figure",
     "save_figure",
@@ -57,4 +60,5 @@ __all__ = [
     "stairs_figure",
     "study_view",
     "tail_figure",
+    "tail_view",
 ]

@@ -10,12 +10,12 @@ from tadnn.errors import CorruptFile, UnknownName
 from tadnn.report.network_view import (
     CommandView,
     EpochView,
-    LayerView,
     NetworkView,
     stage_views,
 )
 from tadnn.report.study_view import FRONT, INFEASIBLE, StudyView
-from tadnn.report.text import count_text, kernel_text, pair_text
+from tadnn.report.tail_view import GroupView, group_views
+from tadnn.report.text import count_text, pair_text
 from tadnn.report.views import (
     BreakdownView,
     PairView,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tadnn.search import Study
 
 _WIDTHS: Final = 128
-_FREE: Final = 1.01
 
 
 def frozen_model(study: Study) -> tuple[LatencyModel | None, str]:
@@ -67,6 +66,7 @@ def network_view(
         TargetError: there is no evaluated trial of that number.
     """
     from tadnn.search import evaluated_trial, unpack_net
+    from tadnn.tail import Rewriter, tail_report
 
     stored = evaluated_trial(study, trial).user_attrs
     net, result = unpack_net(stored["tadnn:net"]), stored["tadnn:result"]
@@ -74,10 +74,12 @@ def network_view(
     finalist = view.finalists.get(trial, {})
     subtitle = setting_text(view.front)
     breakdown, latency = None, None
-    layers: tuple[LayerView, ...] = ()
+    groups: tuple[GroupView, ...] = ()
+    remarks: tuple[str, ...] = ()
     if model is not None:
         breakdown = breakdown_view(view.name, trial, subtitle, net, batch, model)
-        layers = layer_views(view.name, trial, net, batch, model)
+        tail = tail_report(Rewriter(net, model, batch))
+        groups, remarks = group_views(tail), tuple(tail.remarks())
         latency = _block_latency(net, batch, model)
     pair = _pair(trial, result, finalist)
     return NetworkView(
@@ -90,7 +92,8 @@ def network_view(
         input_shape=net.input_shape,
         stages=stage_views(net, latency),
         breakdown=breakdown,
-        layers=layers,
+        groups=groups,
+        remarks=remarks,
         note="" if model is not None else note,
         pair=pair,
         pairs=PredictionView.from_front(view.front),
@@ -113,53 +116,42 @@ def breakdown_view(
     return BreakdownView.from_prediction(f"{study} #{trial}", subtitle, prediction)
 
 
-def layer_views(
+def costliest_stair(
     study: str, trial: int, net: Net, batch: int, model: LatencyModel
-) -> tuple[LayerView, ...]:
-    """Return every layer with a width of its own that the model was fitted on, costliest first."""
+) -> StairView | None:
+    """Return the stairs of the costliest layer with a width of its own; None without any.
+
+    Only layers that the model was fitted on, over the widths that it was fitted on.
+    """
     from tadnn.latency import width_of
 
-    found = []
     for share in model.predict_net(net, batch).kernels:
         size = width_of(share.kernel)
         if size is None or not share.in_range or share.kernel.op not in model.ops:
             continue
         stair = _stair(f"{study} #{trial}", share.kernel, size, model)
-        if len(stair.widths) < 2:
-            continue  # profiled at one width, such as the number of classes
-        latency = dict(zip(stair.widths, stair.latency_us, strict=True))
-        present = share.kernel.dim(size)
-        free = max(w for w, us in latency.items() if us <= _FREE * latency[present])
-        found.append(
-            LayerView(
-                kernel_text(share.kernel.key),
-                share.count,
-                share.latency_us,
-                share.waves,
-                share.utilisation,
-                free,
-                stair,
-            )
-        )
-    return tuple(found)
+        if len(stair.widths) > 1:  # not profiled at one width, such as the number of classes
+            return stair
+    return None
 
 
 def _stair(title: str, kernel: Kernel, size: str, model: LatencyModel) -> StairView:
-    from tadnn.latency import sweep
+    from tadnn.tail import sweep_kernel
 
     present = kernel.dim(size)
     low, high = model.ops[kernel.op].box[size]
     widths = sorted({*range(low, high + 1, max(1, (high - low) // _WIDTHS)), present})
-    predicted = sweep(model, kernel, size, widths)
+    swept = sweep_kernel(model, kernel, size, widths)
     return StairView(
         title=f"{title}: one layer's latency against its width",
         subtitle=kernel.key,
         axis="output channels" if kernel.op == "conv2d" else "output features",
-        widths=tuple(widths),
-        latency_us=tuple(float(v) for v in predicted.latency_us),
-        std_us=tuple(float(v) for v in predicted.std_us),
+        widths=swept.values,
+        latency_us=swept.latency_us,
+        std_us=swept.std_us,
         present=present,
         label=title,
+        efficient=swept.efficient_values,
     )
 
 

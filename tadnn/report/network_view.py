@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any
 
 from tadnn.nets import INPUT, Block, Layer, Net, Shape
-from tadnn.report.views import BreakdownView, PairView, PredictionView, StairView
+from tadnn.report.tail_view import GroupView
+from tadnn.report.views import BreakdownView, PairView, PredictionView
 
 
 @dataclass(frozen=True)
@@ -47,29 +48,6 @@ class StageView:
 
 
 @dataclass(frozen=True)
-class LayerView:
-    """One layer on its staircase.
-
-    Args:
-        label: the kernel in short.
-        count: how many launches are alike.
-        latency_us: of one launch, predicted.
-        waves: of one launch.
-        utilisation: the share of the waves' slots that work, in (0, 1].
-        free: the widest width predicted at most 1 % slower than the present one.
-        stair: latency against width.
-    """
-
-    label: str
-    count: int
-    latency_us: float
-    waves: int
-    utilisation: float
-    free: int
-    stair: StairView
-
-
-@dataclass(frozen=True)
 class EpochView:
     """What one epoch of a finalist's training reached on the validation split."""
 
@@ -100,7 +78,8 @@ class NetworkView:
         input_shape: one input without the batch.
         stages: the drawing.
         breakdown: where the predicted latency goes; None without a latency model.
-        layers: every layer with a width of its own, the costliest first.
+        groups: every group of widths that change together on its stairs, the costliest first.
+        remarks: what the groups come to, in plain words.
         note: why there is no breakdown; empty where there is one.
         pair: predicted and measured latency; None where it was not measured.
         pairs: those of all measured networks of the study.
@@ -118,7 +97,8 @@ class NetworkView:
     input_shape: Shape
     stages: tuple[StageView, ...]
     breakdown: BreakdownView | None
-    layers: tuple[LayerView, ...]
+    groups: tuple[GroupView, ...]
+    remarks: tuple[str, ...]
     note: str
     pair: PairView | None
     pairs: PredictionView

@@ -26,8 +26,16 @@ def stairs_figure(view: StairView) -> Figure:
         view.widths, low, high, step="mid", color=PREDICTED, alpha=0.15, lw=0, label="± std"
     )
     axes.step(view.widths, view.latency_us, where="mid", color=PREDICTED, lw=1.3, label="predicted")
-    if len(view.widths) <= 64:
-        axes.plot(view.widths, view.latency_us, "o", ms=3.2, color=PREDICTED)
+    if view.efficient:
+        axes.plot(
+            view.efficient,
+            view.efficient_us,
+            "o",
+            ms=4.4,
+            mfc="white",
+            color=PREDICTED,
+            label="efficient",
+        )
     if view.measured_us is not None:
         axes.plot(view.widths, view.measured_us, ".", ms=4, color=MEASURED, label="measured")
         high = [*high, *view.measured_us]

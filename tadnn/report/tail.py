@@ -34,13 +34,16 @@ def tail_figure(view: TailView) -> Figure:
         else:
             axes.set_axis_off()
     figure.supxlabel("Width", fontsize=10, color=INK)
-    figure.supylabel("Latency of the kernels that follow it (µs)", fontsize=10, color=INK)
+    figure.supylabel("Latency (µs)", fontsize=10, color=INK)
     return figure
 
 
 def _draw(axes: Axes, stair: StairView) -> None:
     axes.set_title(stair.title, fontsize=8.5)
     axes.step(stair.widths, stair.latency_us, where="mid", color=PREDICTED, lw=1.1)
+    axes.plot(
+        stair.efficient, stair.efficient_us, "o", ms=2.8, mfc="white", color=PREDICTED, mew=0.8
+    )
     axes.set_ylim(0, 1.1 * max(stair.latency_us) or 1)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(3))

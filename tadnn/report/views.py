@@ -148,9 +148,11 @@ class StairView:
         std_us: standard deviation at each width.
         present: the width that the network has; None where it has none.
         label: what to write at the present width, such as ``"quickstart #57"``.
+        measured_us: measured at each width; None where nothing was.
+        efficient: those of the widths where every wider one is slower; see ``tadnn.tail``.
 
     Raises:
-        RequestError: lengths differ, or widths do not ascend.
+        RequestError: lengths differ, widths do not ascend, or an efficient one is none of them.
     """
 
     title: str
@@ -162,6 +164,7 @@ class StairView:
     present: int | None = None
     label: str = "this network"
     measured_us: tuple[float, ...] | None = None
+    efficient: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         measured = self.widths if self.measured_us is None else self.measured_us
@@ -172,6 +175,9 @@ class StairView:
             )
         if any(b <= a for a, b in zip(self.widths, self.widths[1:], strict=False)):
             raise RequestError(f"the widths of a staircase ascend; got {list(self.widths)}")
+        strangers = sorted(set(self.efficient) - set(self.widths))
+        if strangers:
+            raise RequestError(f"efficient widths are widths of the staircase; got {strangers}")
 
     @property
     def present_us(self) -> float | None:
@@ -179,6 +185,12 @@ class StairView:
         if self.present not in self.widths:
             return None
         return self.latency_us[self.widths.index(self.present)]
+
+    @property
+    def efficient_us(self) -> tuple[float, ...]:
+        """The latencies at the efficient widths."""
+        known = dict(zip(self.widths, self.latency_us, strict=True))
+        return tuple(known[width] for width in self.efficient)
 
 
 @dataclass(frozen=True)

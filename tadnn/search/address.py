@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,22 +65,27 @@ class StorageAddress:
             CorruptFile: the SQLite file is damaged; it is left as it is.
             Unwritable: its folder or the file takes no writes.
             MissingPackage: the database's driver is not installed.
-            RequestError: the database cannot be reached, or holds something else.
+            RequestError: the database cannot be reached, holds something else, or was made by
+                another version of Optuna.
         """
         # Optuna reports every study it opens on stderr; the command line says it better.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # Optuna fills {SCHEMA_VERSION} into URLs; folders with braces must survive that.
         url = self.url.replace("{", "{{").replace("}", "}}")
         with storage_errors(self.url, opening=True):
-            if self.path is None:
-                return optuna.storages.RDBStorage(url)
-            ensure_writable(self.path.parent)
-            if not checked:
-                check_sqlite(self.path)
-            path = str(self.path.resolve())
-            return optuna.storages.RDBStorage(
-                url, engine_kwargs={"creator": lambda: _connect(path)}
-            )
+            creator: dict[str, Callable[[], sqlite3.Connection]] = {}
+            if self.path is not None:
+                ensure_writable(self.path.parent)
+                if not checked:
+                    check_sqlite(self.path)
+                path = str(self.path.resolve())
+                creator = {"creator": lambda: _connect(path)}
+            try:
+                return optuna.storages.RDBStorage(url, engine_kwargs=creator)
+            except RuntimeError as error:  # what Optuna raises for tables that it doesn't know
+                raise RequestError(
+                    f"the storage {self.url} has tables of another version of Optuna: {error}"
+                ) from error
 
 
 def check_sqlite(path: Path) -> None:

@@ -144,6 +144,11 @@ class SqliteReader(optuna.storages.BaseStorage):
                 finally:
                     connection.close()
         except WorkFailed as error:
+            if "no such column" in str(error) or "no such table" in str(error):
+                raise RequestError(
+                    f"{self.path} has tables of another version of Optuna: `optuna storage "
+                    "upgrade` brings older ones up to date"
+                ) from error
             if "locked" in str(error):
                 raise WorkFailed(
                     f"another process keeps {self.path} locked; try again when it is done"

@@ -70,6 +70,18 @@ class GroupReport:
     stairs: Stairs | None
     tail_us: float = 0.0
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the edge above costs nothing that can be told from nothing."""
+        return self.edge_up is not None and self.edge_up.is_free and not self.normed
+
+    @property
+    def remark(self) -> str:
+        """``stays``, ``normed``, ``free`` or nothing."""
+        if self.frozen:
+            return "stays"
+        return "normed" if self.normed else "free" if self.is_free else ""
+
 
 @dataclass(frozen=True)
 class TailReport:

@@ -52,6 +52,12 @@ class Sweep:
     measured_us: tuple[float, ...] | None = None
     spread_us: tuple[float, ...] | None = None
 
+    @property
+    def efficient_values(self) -> tuple[int, ...]:
+        """Those of the values that are efficient."""
+        pairs = zip(self.values, self.efficient, strict=True)
+        return tuple(value for value, efficient in pairs if efficient)
+
     def to_json(self) -> dict[str, Any]:
         """Return what ``tadnn sweep --json`` prints."""
         return {

@@ -165,22 +165,25 @@ function kernels(place) {
 }
 
 function stairs(section) {
-  const layers = json(section.dataset.stairs).layers, place = section.querySelector("[data-stair]");
-  let at = 0;
+  const groups = json(section.dataset.stairs).groups, place = section.querySelector("[data-stair]");
+  let at = groups.findIndex((g) => g.stair);
+  if (at < 0) { place.remove(); return; }
   const show = () => {
-    const {stair, label} = layers[at];
+    const {stair, name} = groups[at];
     const low = stair.latency_us.map((v, i) => v - stair.std_us[i]), high = stair.latency_us.map((v, i) => v + stair.std_us[i]);
-    const here = stair.widths.indexOf(stair.present);
+    const of = (width) => stair.latency_us[stair.widths.indexOf(width)];
     const band = {x: stair.widths, mode: "lines", line: {width: 0, shape: "hvh"}, hoverinfo: "skip", showlegend: false};
+    const text = "%{x}: %{y:.4g} µs<extra></extra>";
     draw(place, [
       {...band, y: low}, {...band, y: high, fill: "tonexty", fillcolor: colour("grid")},
-      {x: stair.widths, y: stair.latency_us, mode: "lines", name: "predicted", line: {color: colour("predicted"), width: 2, shape: "hvh"}, hovertemplate: "%{x}: %{y:.4g} µs<extra></extra>"},
-      {x: [stair.present], y: [stair.latency_us[here]], mode: "markers", name: "this network", marker: {size: 10, symbol: "diamond", color: colour("measured")}, hovertemplate: "this network, %{x}: %{y:.4g} µs<extra></extra>"},
-    ], {title: {text: label, font: {size: 13}, x: 0.01, xanchor: "left"}, margin: {l: 60, r: 16, t: 36, b: 48}, showlegend: false,
+      {x: stair.widths, y: stair.latency_us, mode: "lines", name: "predicted", line: {color: colour("predicted"), width: 2, shape: "hvh"}, hovertemplate: text},
+      {x: stair.efficient, y: stair.efficient.map(of), mode: "markers", name: "efficient", marker: {size: 7, color: colour("paper"), line: {width: 1.5, color: colour("predicted")}}, hovertemplate: `efficient, ${text}`},
+      {x: [stair.present], y: [of(stair.present)], mode: "markers", name: "this network", marker: {size: 10, symbol: "diamond", color: colour("measured")}, hovertemplate: `this network, ${text}`},
+    ], {title: {text: name, font: {size: 13}, x: 0.01, xanchor: "left"}, margin: {l: 60, r: 16, t: 36, b: 48}, showlegend: false,
         xaxis: {title: {text: stair.axis}}, yaxis: {title: {text: "Predicted latency (µs)"}, rangemode: "tozero"}});
-    all("[data-layer]", section).forEach((b) => b.setAttribute("aria-pressed", String(Number(b.dataset.layer) === at)));
+    all("[data-group]", section).forEach((b) => b.setAttribute("aria-pressed", String(Number(b.dataset.group) === at)));
   };
-  all("[data-layer]", section).forEach((button) => button.addEventListener("click", () => { at = Number(button.dataset.layer); show(); }));
+  all("[data-group]", section).forEach((button) => button.addEventListener("click", () => { at = Number(button.dataset.group); show(); }));
   redraws.push(show);
   show();
 }
