@@ -255,13 +255,13 @@ def _snapping_note(record: Mapping[str, Any]) -> str:
 
 
 def _noise_note(spec: StudySpec) -> str | None:
-    if spec.dataset is not None or spec.accuracy is None or spec.accuracy.proxy is None:
+    if spec.dataset is not None or spec.proxy is None:
         return None
     from tadnn.accuracy import ENSEMBLES, find_proxy
 
-    if spec.accuracy.proxy in ENSEMBLES:
+    if spec.proxy in ENSEMBLES:
         return None
-    proxy = find_proxy(spec.accuracy.proxy)
+    proxy = find_proxy(spec.proxy)
     if "dataset" not in proxy.needs or proxy.makes_inputs:
         return None
     return f"there is no data set: the proxy {proxy.name} looked at noise"
