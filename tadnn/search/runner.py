@@ -22,6 +22,7 @@ from tadnn.errors import (
     Unwritable,
     WorkFailed,
 )
+from tadnn.search.entrants import Plan
 from tadnn.search.frontier import Exhausted
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import (
@@ -35,7 +36,9 @@ from tadnn.search.objective import (
     pack_net,
 )
 from tadnn.search.owner import WORKER_ATTR, Owner
+from tadnn.search.relay import Relay
 from tadnn.search.sampler import DistinctSampler
+from tadnn.search.stages import End, Go, Wait
 
 #: So many failures in a row, without a success, are no accident.
 MAX_FAILURES_IN_A_ROW = 20
@@ -43,6 +46,8 @@ MAX_FAILURES_IN_A_ROW = 20
 MAX_TAKEN = 5
 
 _POLL_S = 0.05
+# Trainings take longer, and trials that wait cost a reading each time.
+_TRAINING_POLL_S = 0.25
 # Between asking for a number and writing its owner down lie milliseconds.
 _ASKING_S = 600.0
 
@@ -58,7 +63,7 @@ _NOT_THE_ARCHITECTURE = (
 # torch reports shapes, memory and devices as RuntimeError.
 _THE_ARCHITECTURE = (TadnnError, RuntimeError, ArithmeticError, MemoryError, ValueError)
 
-Ending = Literal["done", "exhausted", "elsewhere"]
+Ending = Literal["done", "exhausted", "elsewhere", "budget"]
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,9 @@ class Ended:
     """Why a worker stopped.
 
     ``done``: the study has its trials. ``exhausted``: the space has no architecture left.
-    ``elsewhere``: only workers on other machines still have trials. ``complete`` counts the
-    study's distinct completed trials.
+    ``elsewhere``: only workers on other machines still have trials. ``budget``: what is left of
+    it is too little for any training that is due. ``complete`` counts the study's distinct
+    completed trials; where there are stages, those that ended the first one.
     """
 
     why: Ending
@@ -80,6 +86,7 @@ class Taken:
 
     trial: Trial
     arch: Mapping[str, Any]
+    stage: int = 0
 
 
 class Worker:
@@ -122,6 +129,10 @@ class Worker:
         )
         self._snaps = evaluator.snap is not None
         study.sampler = self._sampler
+        plan = Plan.of(spec)
+        self._exhausted = False
+        self._relay = None if plan is None else Relay(study, plan, spec.trials, self._owner)
+        self._poll_s = _POLL_S if plan is None else _TRAINING_POLL_S
 
     def run(self) -> Ended:
         """Work until nothing is left to do.
@@ -137,7 +148,7 @@ class Worker:
             if isinstance(taken, Ended):
                 return taken
             if taken is None:
-                time.sleep(_POLL_S)
+                time.sleep(self._poll_s)
                 continue
             reason = self._evaluate(taken)
             failures = 0 if reason is None else failures + 1
@@ -151,26 +162,49 @@ class Worker:
         """Return the next trial; None: there is none, but others may still give one back."""
         while True:
             self._ledger.refresh(self._study)
-            self._give_back_the_dead()
+            if self._give_back_the_dead():
+                self._ledger.refresh(self._study)
             complete = self._ledger.complete_count
             running = self._ledger.running
-            if complete >= self._wanted:
-                return Ended("done", complete)
-            if complete + len(running) >= self._wanted:
-                return self._idle(running, complete)
-            if not self._ledger.waiting and self._ledger.seen_count >= self._size:
-                return self._idle(running, complete) if running else Ended("exhausted", complete)
-            trial = self._study.ask()
+            stage = 0
+            if self._relay is None:
+                if complete >= self._wanted:
+                    return Ended("done", complete)
+                if complete + len(running) >= self._wanted:
+                    return self._idle(running, complete)
+                if not self._ledger.waiting and self._is_used_up():
+                    return self._none_left(running, complete)
+                trial = self._study.ask()
+            else:
+                step = self._relay.next_step(self._ledger.trials, self._is_used_up())
+                if isinstance(step, Wait):
+                    return self._idle(running, complete)
+                if isinstance(step, End):
+                    short = step.why == "done" and complete < self._wanted
+                    return Ended("exhausted" if short else step.why, complete)
+                claimed = self._relay.claim(step)
+                if claimed is None:
+                    continue
+                trial, stage = claimed, step.stage if isinstance(step, Go) else 0
             try:
-                taken = Taken(trial, self._settle(trial))
+                taken = Taken(trial, self._settle(trial), stage)
             except Exhausted as error:
                 # A trial that was taken up again found that others have all it could become.
                 self._fail(trial, str(error))
-                return self._idle(running, complete) if running else Ended("exhausted", complete)
-            duplicate = self._older_twin(taken) if self._shared else None
+                if self._relay is None:
+                    return self._none_left(running, complete)
+                self._exhausted = True
+                continue
+            duplicate = self._older_twin(taken) if self._shared and stage == 0 else None
             if duplicate is None:
                 return taken
             self._fail(trial, f"duplicate of trial {duplicate}")
+
+    def _is_used_up(self) -> bool:
+        return self._exhausted or self._ledger.seen_count >= self._size
+
+    def _none_left(self, running: list[FrozenTrial], complete: int) -> Ended | None:
+        return self._idle(running, complete) if running else Ended("exhausted", complete)
 
     def _idle(self, running: list[FrozenTrial], complete: int) -> Ended | None:
         owners = [Owner.of(trial.user_attrs) for trial in running]
@@ -199,21 +233,25 @@ class Worker:
         self._ledger.remember(trial.number, self._sampler.last_key)
         return arch
 
-    def _give_back_the_dead(self) -> None:
-        """Make the trials of dead workers wait; the next ask takes the one of lowest number."""
-        alive = []
+    def _give_back_the_dead(self) -> bool:
+        """Make the trials of dead workers wait; the next ask takes the one of lowest number.
+
+        Returns:
+            Whether there were any.
+        """
+        dead = False
         for trial in self._ledger.running:
             owner = Owner.of(trial.user_attrs)
             if not self._is_dead(trial, owner):
-                alive.append(trial)
-            elif owner is not None and owner.taken >= MAX_TAKEN:
+                continue
+            dead = True
+            if owner is not None and owner.taken >= MAX_TAKEN:
                 reason = f"its worker died {owner.taken} times"
                 self._storage.set_trial_user_attr(trial._trial_id, ERROR_ATTR, reason)
                 self._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
             else:
                 self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
-                self._ledger.waiting.append(trial)
-        self._ledger.running = alive
+        return dead
 
     def _is_dead(self, trial: FrozenTrial, owner: Owner | None) -> bool:
         if owner is None:
@@ -245,24 +283,30 @@ class Worker:
 
     def _evaluate(self, taken: Taken) -> str | None:
         """Evaluate and tell; return the reason of a failure."""
-        trial = taken.trial
+        trial, stage, started = taken.trial, taken.stage, time.monotonic()
+        known = None if self._relay is None else self._relay.recall(trial, stage)
         try:
-            outcome = self._evaluator.evaluate(taken.arch)
+            judged = None if known is None else known.judged
+            outcome = self._evaluator.evaluate(taken.arch, stage, judged)
         except _NOT_THE_ARCHITECTURE:
             self._give_back(trial)
             raise
         except _THE_ARCHITECTURE as error:
             reason = f"{type(error).__name__}: {error}"
+            if self._relay is not None:
+                self._relay.record_failure(trial, stage, time.monotonic() - started)
             self._fail(trial, reason)
             return reason
         except BaseException:
             # Ctrl-C, or a bug of ours: the trial has done nothing wrong.
             self._give_back(trial)
             raise
-        self._complete(trial, outcome)
+        seconds = time.monotonic() - started if known is None else known.seconds
+        self._complete(taken, outcome, seconds)
         return None
 
-    def _complete(self, trial: Trial, outcome: Outcome) -> None:
+    def _complete(self, taken: Taken, outcome: Outcome, seconds: float) -> None:
+        trial = taken.trial
         trial.set_user_attr(RESULT_ATTR, outcome.result)
         trial.set_user_attr(NET_ATTR, pack_net(outcome.net))
         for phase, net in outcome.phases.items():
@@ -272,7 +316,13 @@ class Worker:
         for key, violation in outcome.violations.items():
             if key not in known:
                 trial.set_constraint(key, violation)
-        self._end(trial, TrialState.COMPLETE, outcome.values)
+        state = TrialState.COMPLETE
+        if self._relay is not None:
+            state = self._relay.record(trial, taken.stage, outcome, seconds)
+        if state == TrialState.WAITING:
+            self._give_back(trial)  # until it is promoted, or stopped
+        else:
+            self._end(trial, state, outcome.values if state == TrialState.COMPLETE else None)
 
     def _fail(self, trial: Trial, reason: str) -> None:
         trial.set_user_attr(ERROR_ATTR, reason)

@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
+from tadnn.search.entrants import is_evaluated
 from tadnn.search.frontier import (
     Candidate,
     Exhausted,
@@ -110,6 +111,8 @@ class DistinctSampler(BaseSampler):
         """
         if self._keeps_ledger:
             self._ledger.refresh(study)
+        if is_evaluated(trial):
+            return dict(trial.params)  # it goes on to the next stage
         enqueued = trial.system_attrs.get("fixed_params", {})
         if self._is_whole(enqueued) and self._is_new(enqueued, trial):
             return self._space.canonical(enqueued)
