@@ -24,6 +24,7 @@ from tadnn.search.proxy_choice import study_proxy
 from tadnn.search.runner import Ended, Worker
 from tadnn.search.seeds import enqueue, study_seeds
 from tadnn.search.spec import AUTO, StudySpec, require_same
+from tadnn.search.stage_report import budget_note, stages_note, stages_record
 from tadnn.search.storage import (
     MODEL_ATTR,
     PROXY_ATTR,
@@ -51,7 +52,7 @@ class SearchResult:
     Attributes:
         folder: where its files are.
         record: the content of ``front.json``.
-        complete: distinct completed trials.
+        complete: distinct completed trials; where there are stages, those that ended the first.
         notes: what is worth saying, such as that the space is exhausted.
         files: what was written, by what it is.
         check: predicted against measured finalists, see `prediction_check`; None without any.
@@ -187,7 +188,7 @@ def run_search(
     proxy = study_proxy(spec, space, shape, classes, frozen, progress)
     evaluator = build_evaluator(spec, space, model)
     study, ended = search(spec, evaluator, spaces, model_facts(model), progress, proxy=proxy)
-    said = (_proxy_note(proxy), _noise_note(spec), _ending_note(spec, ended))
+    said = (_proxy_note(proxy), _noise_note(spec), _ending_note(spec, study, ended))
     notes = [note for note in said if note is not None]
     calibrated_on = () if model is None else model.card.data.get("calibration_nets", ())
     clock = finalists_clock(spec, model, device)
@@ -267,7 +268,9 @@ def _noise_note(spec: StudySpec) -> str | None:
     return f"there is no data set: the proxy {proxy.name} looked at noise"
 
 
-def _ending_note(spec: StudySpec, ended: Ended) -> str | None:
+def _ending_note(spec: StudySpec, study: optuna.Study, ended: Ended) -> str | None:
+    if ended.why == "budget":
+        return budget_note(spec, study)
     if ended.why == "exhausted":
         return (
             f"the space is exhausted: every architecture was taken up, {ended.complete} of the "
@@ -275,6 +278,8 @@ def _ending_note(spec: StudySpec, ended: Ended) -> str | None:
         )
     if ended.why == "elsewhere":
         return f"{ended.complete} of {spec.trials} trials are done; other machines have the rest"
+    if spec.stages is not None:
+        return stages_note(stages_record(spec, study))
     return None
 
 

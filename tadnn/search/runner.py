@@ -119,6 +119,7 @@ class Worker:
         self._owner = Owner.current()
         self._size = evaluator.space.size()
         self._report = on_change or (lambda complete: None)
+        plan = Plan.of(spec)
         self._sampler = DistinctSampler(
             evaluator.space,
             spec.sampler,
@@ -126,10 +127,10 @@ class Worker:
             self._ledger,
             *evaluator.free(),
             snap=evaluator.snap,
+            plan=plan,
         )
         self._snaps = evaluator.snap is not None
         study.sampler = self._sampler
-        plan = Plan.of(spec)
         self._exhausted = False
         self._relay = None if plan is None else Relay(study, plan, spec.trials, self._owner)
         self._poll_s = _POLL_S if plan is None else _TRAINING_POLL_S

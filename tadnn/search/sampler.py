@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
-from tadnn.search.entrants import is_evaluated
+from tadnn.search.entrants import Plan, is_evaluated
 from tadnn.search.frontier import (
     Candidate,
     Exhausted,
@@ -28,6 +28,7 @@ from tadnn.search.frontier import (
 )
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import Snap
+from tadnn.search.stage_history import stage_history
 from tadnn.spaces import Int, Space
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class DistinctSampler(BaseSampler):
         known: what ``frontier`` need not learn: objectives by index, of a list of architectures.
         constraints: what ``frontier`` keeps before a trial is spent; feasible where at most 0.
         snap: moves every architecture onto its edges before it is taken; None: none is moved.
+        plan: the study's stages, all of which ``frontier`` learns from; None: it has none.
     """
 
     def __init__(
@@ -74,8 +76,9 @@ class DistinctSampler(BaseSampler):
         known: Mapping[int, Measure] | None = None,
         constraints: Sequence[Measure] = (),
         snap: Snap | None = None,
+        plan: Plan | None = None,
     ) -> None:
-        self._space = space
+        self._space, self._plan = space, plan
         self._snap = snap
         self._kind = kind
         self._seed = seed
@@ -190,8 +193,22 @@ class DistinctSampler(BaseSampler):
             candidates = SpaceCandidates(self._space)
             known = {i: signed(measure, signs[i]) for i, measure in self._known.items()}
             self._proposer = Proposer(candidates, len(signs), self._seed, known, self._constraints)
-        history = history_of(study, trial.number, self._whole, signs, self._points)
+        if self._plan is None:
+            history = history_of(study, trial.number, self._whole, signs, self._points)
+        else:
+            trials = study.get_trials(deepcopy=False)
+            history = stage_history(
+                trials, trial.number, self._plan, signs.tolist(), self._candidate
+            )
         return dict(self._proposer.propose(history, trial.number) or {})
+
+    def _candidate(self, trial: FrozenTrial) -> Candidate | None:
+        if trial.number not in self._points:
+            arch = self._whole(trial)
+            if not arch:
+                return None
+            self._points[trial.number] = Candidate.of(arch)
+        return self._points[trial.number]
 
     def _whole(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
         """Return a trial's architecture; None while it is being written down."""
