@@ -104,6 +104,10 @@ class FormulaTraining:
     def judge(self, net, key):
         time.sleep(self.pause_s * self.epochs)
         self.seen.append(key)
+        log = os.environ.get("TADNN_TEST_LOG")
+        if log is not None:
+            with open(log, "a") as file:
+                file.write(f"{key} {self.epochs}\n")
         fault = self.faults.get(len(self.seen))
         if fault is not None:
             raise fault
@@ -127,12 +131,12 @@ def make_spec(folder, **changes):
     return parse_spec(record).at(folder / "study.yaml")
 
 
-def make_evaluator(spec, space="deep", pause_s=0.0, faults=None):
+def make_evaluator(spec, space="deep", pause_s=0.0, faults=None, later_faults=None):
     judge = FormulaJudge(pause_s, faults) if "accuracy" in spec.objectives else None
     stages = [stage.train for stage in spec.stages or () if stage.train]
     if spec.accuracy is not None and spec.accuracy.train is not None:
         judge = FormulaTraining(spec.accuracy.train.epochs, pause_s, faults)
-    later = [FormulaTraining(train.epochs, pause_s) for train in stages]
+    later = [FormulaTraining(train.epochs, pause_s, later_faults) for train in stages]
     return Evaluator(spec, SPACES[space](), FormulaPredictor(), judge, later=later)
 
 
