@@ -91,18 +91,31 @@ class FormulaJudge:
         return {"name": "formula", "value": value if fault is None else fault}, None
 
 
+class FakeTime:
+    """A clock that only trainings move; stands in for ``tadnn.search.runner.monotonic``."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
 class FormulaTraining:
     """What the proxy says, less what few epochs cost; may take its time, per epoch."""
 
-    def __init__(self, epochs, pause_s=0.0, faults=None):
+    def __init__(self, epochs, pause_s=0.0, faults=None, clock=None):
         self.epochs, self.pause_s, self.faults = epochs, pause_s, faults or {}
-        self.seen = []
+        self.seen, self.clock = [], clock
 
     def prepare(self):
         pass
 
     def judge(self, net, key):
-        time.sleep(self.pause_s * self.epochs)
+        if self.clock is None:
+            time.sleep(self.pause_s * self.epochs)
+        else:
+            self.clock.now += self.pause_s * self.epochs
         self.seen.append(key)
         log = os.environ.get("TADNN_TEST_LOG")
         if log is not None:
@@ -131,12 +144,13 @@ def make_spec(folder, **changes):
     return parse_spec(record).at(folder / "study.yaml")
 
 
-def make_evaluator(spec, space="deep", pause_s=0.0, faults=None, later_faults=None):
-    judge = FormulaJudge(pause_s, faults) if "accuracy" in spec.objectives else None
+def make_evaluator(spec, space="deep", pause_s=0.0, faults=None, later_faults=None, clock=None):
+    pause_of_proxy_s = pause_s if clock is None else 0.0
+    judge = FormulaJudge(pause_of_proxy_s, faults) if "accuracy" in spec.objectives else None
     stages = [stage.train for stage in spec.stages or () if stage.train]
     if spec.accuracy is not None and spec.accuracy.train is not None:
-        judge = FormulaTraining(spec.accuracy.train.epochs, pause_s, faults)
-    later = [FormulaTraining(train.epochs, pause_s, later_faults) for train in stages]
+        judge = FormulaTraining(spec.accuracy.train.epochs, pause_s, faults, clock)
+    later = [FormulaTraining(train.epochs, pause_s, later_faults, clock) for train in stages]
     return Evaluator(spec, SPACES[space](), FormulaPredictor(), judge, later=later)
 
 

@@ -214,6 +214,19 @@ def test_a_budget_ends_the_search_and_passes_over_what_it_has_no_room_for():
     assert step(entrants, plan=plan) == End("budget")
 
 
+def test_an_empty_front_is_reason_to_look_for_something_smaller():
+    plan = Plan(PLAN.epochs, PLAN.keep, 30.0)
+    entrants = [
+        entrant(0, (1.0, -9.0), (1.0, -0.5), seconds=(0, 8.0)),
+        entrant(1, (2.0, -9.5), (2.0, -0.6), seconds=(0, 8.0)),
+        *(entrant(i, (float(i), -9.0 - i)) for i in (2, 3)),
+    ]
+    assert step(entrants, plan=plan) == Begin()  # 14 are left, a longer one takes 40
+    assert step(entrants, plan=plan, wanted=4) == End("budget")
+    small = [*entrants, *(entrant(i, (0.1, -9.0), flops=1) for i in (4, 5))]
+    assert step(small, plan=plan) == Go(4, 1)  # 48 s at 100 FLOPs, a tenth of them at 1
+
+
 def test_one_stage_with_a_budget():
     plan = Plan((2,), (), 10.0)
     assert step([], plan=plan) == Begin()

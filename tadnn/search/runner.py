@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from time import monotonic
 from typing import Any, Literal
 
 import optuna
@@ -284,7 +285,7 @@ class Worker:
 
     def _evaluate(self, taken: Taken) -> str | None:
         """Evaluate and tell; return the reason of a failure."""
-        trial, stage, started = taken.trial, taken.stage, time.monotonic()
+        trial, stage, started = taken.trial, taken.stage, monotonic()
         known = None if self._relay is None else self._relay.recall(trial, stage)
         try:
             judged = None if known is None else known.judged
@@ -295,14 +296,14 @@ class Worker:
         except _THE_ARCHITECTURE as error:
             reason = f"{type(error).__name__}: {error}"
             if self._relay is not None:
-                self._relay.record_failure(trial, stage, time.monotonic() - started)
+                self._relay.record_failure(trial, stage, monotonic() - started)
             self._fail(trial, reason)
             return reason
         except BaseException:
             # Ctrl-C, or a bug of ours: the trial has done nothing wrong.
             self._give_back(trial)
             raise
-        seconds = time.monotonic() - started if known is None else known.seconds
+        seconds = monotonic() - started if known is None else known.seconds
         self._complete(taken, outcome, seconds)
         return None
 

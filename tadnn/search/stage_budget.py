@@ -31,7 +31,8 @@ class Purse:
             for stage, result in entrant.results.items()
             if (epochs := plan.epochs[stage]) is not None and result.losses is not None
         ]
-        self._finished = any(entrant.reached(plan.last) for entrant in entrants)
+        #: Whether a trial ended the last stage.
+        self.finished = any(entrant.reached(plan.last) for entrant in entrants)
         running = [self.cost_s(e.flops, e.stage) or 0.0 for e in entrants if e.is_running]
         self._committed_s = sum(running)
 
@@ -74,5 +75,5 @@ class Purse:
         """
         if self._plan.epochs[stage] is None:
             return True
-        cost = self.cost_s(flops, stage) if self._finished else self.whole_cost_s(flops, stage)
+        cost = self.cost_s(flops, stage) if self.finished else self.whole_cost_s(flops, stage)
         return self.left_s > 0 if cost is None else cost <= self.left_s

@@ -63,13 +63,13 @@ def budget_note(spec: StudySpec, study: Study) -> str:
         f"the budget of {plan.budget_s / 60:g} minutes of training is used up: {spent:.3g} "
         f"minutes are spent; {stages_note(stages_record(spec, study))}"
     )
-    if any(entrant.reached(plan.last) for entrant in entrants):
+    if purse.finished:
         return text
     costs = [
         (cost, entrant.number)
         for entrant in entrants
-        if entrant.is_paused(plan.last) or plan.last == 0
-        if (cost := purse.whole_cost_s(entrant.flops, min(entrant.stage + 1, plan.last)))
+        if entrant.is_paused(plan.last)
+        if (cost := purse.whole_cost_s(entrant.flops, entrant.stage + 1) or 0.0) > 60 * left
     ]
     text += f". It is too small: no trial ended {plan.label(plan.last)}, so the front is empty"
     if costs:

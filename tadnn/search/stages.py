@@ -75,7 +75,9 @@ def next_step(plan: Plan, entrants: Sequence[Entrant], wanted: int, exhausted: b
             return found
         starved = starved or short
     entered = sum(e.reached(0) or e.is_running for e in entrants)
-    if not starved and entered < wanted and (interrupted or not exhausted):
+    # Where nothing has finished, new ones may be small enough for what is left.
+    useful = not (starved and purse.finished)
+    if useful and entered < wanted and (interrupted or not exhausted):
         flops = interrupted[0].flops if interrupted else 0
         if purse.affords(flops, 0):
             return Go(interrupted[0].number, 0) if interrupted else Begin()
