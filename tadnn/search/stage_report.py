@@ -43,12 +43,14 @@ def stages_record(spec: StudySpec, study: Study) -> dict[str, Any]:
 
 def stages_note(record: Mapping[str, Any]) -> str:
     """Return how far trials came, from `stages_record`."""
-    parts: list[str] = []
+    parts = []
     for stage in record["stages"]:
-        what = "the proxy" if "proxy" in stage else _epochs(stage["epochs"])
-        parts.append(
-            f"{stage['trials']} trials ended {what}" if not parts else f"{stage['trials']} {what}"
-        )
+        if "proxy" in stage:
+            parts.append(f"{stage['trials']} trials ended the proxy")
+        else:
+            what = "one" if any("training" in part for part in parts) else "a training"
+            plural = "" if stage["epochs"] == 1 else "s"
+            parts.append(f"{stage['trials']} {what} of {stage['epochs']} epoch{plural}")
     return ", ".join(parts)
 
 
@@ -83,7 +85,3 @@ def budget_note(spec: StudySpec, study: Study) -> str:
 
 def _seconds(entrants: list[Entrant], stage: int) -> float:
     return sum(e.results[stage].seconds for e in entrants if stage in e.results)
-
-
-def _epochs(epochs: int) -> str:
-    return f"{epochs} epoch{'' if epochs == 1 else 's'}"
