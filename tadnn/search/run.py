@@ -21,7 +21,7 @@ from tadnn.search.learned import study_latency_model, study_setting
 from tadnn.search.names import require_names, require_phases
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
 from tadnn.search.proxy_choice import study_proxy
-from tadnn.search.runner import Ended, Worker
+from tadnn.search.runner import Worker
 from tadnn.search.seeds import enqueue, study_seeds
 from tadnn.search.spec import AUTO, StudySpec, require_same
 from tadnn.search.stage_report import budget_note, stages_note, stages_record
@@ -35,6 +35,7 @@ from tadnn.search.storage import (
     results_folder,
     study_lock,
 )
+from tadnn.search.taking import Ended
 from tadnn.search.workers import Job, run_workers
 from tadnn.spaces import Space, load_space, union
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
+from tadnn.search._optuna import distribution_of, wrapped_sampler
 from tadnn.search.entrants import Plan, is_evaluated
 from tadnn.search.frontier import (
     Candidate,
@@ -29,7 +28,7 @@ from tadnn.search.frontier import (
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import Snap
 from tadnn.search.stage_history import stage_history
-from tadnn.spaces import Int, Space
+from tadnn.spaces import Space
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -94,7 +93,7 @@ class DistinctSampler(BaseSampler):
         #: How many architectures were drawn for the last trial until one was new.
         self.drawn = 0
         self.distributions: dict[str, IntDistribution | CategoricalDistribution] = {
-            name: _distribution(choice, self._values[name])
+            name: distribution_of(choice, self._values[name])
             for name, choice in space.choices.items()
         }
 
@@ -219,7 +218,7 @@ class DistinctSampler(BaseSampler):
         if self._base is None:
             rng = self._rng(trial, 0)
             self._crossover = ArchitectureCrossover(rng)
-            self._base = _make(self._kind, int(rng.integers(2**32)), self._crossover)
+            self._base = wrapped_sampler(self._kind, int(rng.integers(2**32)), self._crossover)
             self._base.before_trial(study, trial)
         return self._base
 
@@ -292,24 +291,3 @@ class DistinctSampler(BaseSampler):
 
     def _rng(self, trial: FrozenTrial, stream: int) -> np.random.Generator:
         return np.random.default_rng((self._seed, trial.number, stream))
-
-
-def _make(kind: str, seed: int, crossover: ArchitectureCrossover) -> BaseSampler:
-    with warnings.catch_warnings():
-        # Hooks and groups are marked experimental; the versions that work are pinned.
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if kind == "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=seed, child_generation_strategy=crossover)
-        if kind == "tpe":
-            return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
-        if kind == "gp":
-            return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
-        return optuna.samplers.RandomSampler(seed=seed)
-
-
-def _distribution(
-    choice: object, values: tuple[Any, ...]
-) -> IntDistribution | CategoricalDistribution:
-    if isinstance(choice, Int):
-        return IntDistribution(values[0], values[-1], step=choice.step)
-    return CategoricalDistribution(values)

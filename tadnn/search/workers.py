@@ -19,8 +19,8 @@ import tadnn
 from tadnn import errors
 from tadnn.errors import TadnnError, WorkFailed
 from tadnn.search.ledger import Keyed, Ledger
-from tadnn.search.runner import Ended
 from tadnn.search.spec import StudySpec, physical_cores
+from tadnn.search.taking import Ended
 
 _POLL_S = 0.1
 # Trainings take longer, and trials that wait for them cost a reading each time.
