@@ -143,10 +143,9 @@ def entrants(counts):
     ("counts", "level"),
     [((20, 0, 0), 0), ((20, STARTUP - 1, 0), 0), ((20, STARTUP - 2, 2), 1), ((20, 9, STARTUP), 2)],
 )
-def test_the_search_is_for_the_dearest_stage_that_enough_have_ended(monkeypatch, counts, level):
-    known = entrants(counts)
-    monkeypatch.setattr(Entrant, "of", staticmethod(lambda trial, signs: trial))
-    told = stage_history(known, 10_000, PLAN, [1.0, 1.0], lambda t: Candidate.of({"x": t.number}))
+def test_the_search_is_for_the_dearest_stage_that_enough_have_ended(counts, level):
+    known = [(e, Candidate.of({"x": e.number})) for e in entrants(counts)]
+    told = stage_history(known, PLAN, 2)
     there = sum(counts[level:])
     assert told.values.shape == (there, 2)
     assert (np.floor(-told.values[:, 1]) == level).all()

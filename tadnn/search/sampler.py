@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
 from tadnn.search._optuna import distribution_of, wrapped_sampler
-from tadnn.search.entrants import Plan, is_evaluated
+from tadnn.search.entrants import Entrant, Plan, is_evaluated
 from tadnn.search.frontier import (
     Candidate,
     Exhausted,
@@ -195,10 +195,13 @@ class DistinctSampler(BaseSampler):
         if self._plan is None:
             history = history_of(study, trial.number, self._whole, signs, self._points)
         else:
-            trials = study.get_trials(deepcopy=False)
-            history = stage_history(
-                trials, trial.number, self._plan, signs.tolist(), self._candidate
-            )
+            here = [
+                (Entrant.of(other, signs.tolist()), candidate)
+                for other in study.get_trials(deepcopy=False)
+                if other.number != trial.number
+                and (candidate := self._candidate(other)) is not None
+            ]
+            history = stage_history(here, self._plan, len(signs))
         return dict(self._proposer.propose(history, trial.number) or {})
 
     def _candidate(self, trial: FrozenTrial) -> Candidate | None:

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from tadnn.search.entrants import Entrant, Plan
 from tadnn.search.frontier import STARTUP, Candidate, History
 
-Point = Callable[[FrozenTrial], Candidate | None]
-
 
 def stage_history(
-    trials: Sequence[FrozenTrial],
-    number: int,
-    plan: Plan,
-    signs: Sequence[float],
-    candidate_of: Point,
+    known: Sequence[tuple[Entrant, Candidate]], plan: Plan, objectives: int
 ) -> History:
-    """Return what is known, other than of the trial ``number``.
+    """Return what is known to the sampler.
 
     The search is for the front of the dearest stage that enough trials have ended to learn from;
     the stages below are its cheaper versions, those above wait until they are enough.
 
     Args:
-        trials: every trial.
-        number: the trial that asks.
+        known: every trial that has a point, other than the one that asks, and its point.
         plan: the stages.
-        signs: 1 where less of an objective is better, -1 where more is.
-        candidate_of: a trial's point; None where it has none (yet).
+        objectives: how many.
     """
-    known = [
-        (Entrant.of(trial, signs), candidate)
-        for trial in trials
-        if trial.number != number and (candidate := candidate_of(trial)) is not None
-    ]
     level = next(
         (s for s in range(plan.last, 0, -1) if sum(e.reached(s) for e, _ in known) >= STARTUP), 0
     )
@@ -50,10 +37,10 @@ def stage_history(
     lower = []
     for stage in range(level):
         rows = [(e, c) for e, c in known if e.reached(stage)]
-        lower.append(([c for _, c in rows], _losses([e for e, _ in rows], stage, len(signs))))
+        lower.append(([c for _, c in rows], _losses([e for e, _ in rows], stage, objectives)))
     return History(
         points=[c for _, c in here],
-        values=_losses([e for e, _ in here], level, len(signs)),
+        values=_losses([e for e, _ in here], level, objectives),
         feasible=np.array([e.feasible for e, _ in here], dtype=bool),
         pending=[c for e, c in open_ if e.state != TrialState.FAIL],
         failed=failed,
