@@ -12,7 +12,7 @@ from tadnn.search.frontier import STARTUP, Candidate, History, Proposer
 from tadnn.search.frontier.candidates import ParameterCandidates
 from tadnn.search.frontier.fidelity import Layered, learned
 from tadnn.search.frontier.surrogate import Surrogate
-from tadnn.search.stage_history import stage_history
+from tadnn.search.stage_history import foreseen_losses, stage_history
 
 SPACE = ParameterCandidates({f"x{i}": FloatDistribution(0.0, 1.0) for i in range(4)})
 
@@ -119,6 +119,43 @@ def test_proposals_learn_from_what_was_stopped_early_and_take_nothing_twice():
     blind = History(known.points, known.values, known.feasible, passed=known.stopped)
     other = Proposer(SPACE, 2, 0, {0: latency}).propose(blind, 40)
     assert other != proposed[0]
+
+
+def test_what_trials_are_expected_to_reach():
+    """The proxy misleads: it tells the opposite; where eight were trained, that is noticed."""
+    plan = Plan((None, 2), (0.5,))
+    chosen = points(40, 7)
+    told = dear(chosen)[:, 0].tolist()
+    x = latency([c.point for c in chosen])
+
+    def known(trained):
+        return [
+            (
+                Entrant(
+                    i,
+                    TrialState.WAITING,
+                    int(i < trained),
+                    {
+                        0: StageResult((x[i], -told[i]), 0.0),
+                        **({1: StageResult((x[i], told[i]), 1.0)} if i < trained else {}),
+                    },
+                ),
+                candidate,
+            )
+            for i, candidate in enumerate(chosen)
+        ]
+
+    proposer = Proposer(SPACE, 2, 0, {0: latency})
+    assert foreseen_losses(known(STARTUP - 1), plan, 0, proposer) is None
+    assert foreseen_losses(known(12), plan, 1, proposer) is None
+    foreseen = foreseen_losses(known(12), plan, 0, proposer)
+    assert foreseen is not None
+    assert set(foreseen) == set(range(40))
+    for i in range(12):
+        assert foreseen[i] == (x[i], told[i])  # what was trained is known
+    others = range(12, 40)
+    assert [foreseen[i][0] for i in others] == pytest.approx([x[i] for i in others])
+    assert np.corrcoef([foreseen[i][1] for i in others], [told[i] for i in others])[0, 1] > 0.95
 
 
 PLAN = Plan((None, 2, 10), (0.5, 0.5))

@@ -107,9 +107,9 @@ def test_a_front_of_infeasible_trials_shows_the_nearest(tmp_path):
     assert "latency_ms" in infeasible_warning(record)
 
 
-@pytest.mark.parametrize("sampler", ["random", "frontier"])
-def test_a_search_killed_in_a_stage_promotes_the_same(tmp_path, sampler):
-    changes = {**CHANGES, "sampler": sampler, "trials": 20}
+@pytest.mark.parametrize(("sampler", "trials"), [("random", 20), ("frontier", 40)])
+def test_a_search_killed_in_a_stage_promotes_the_same(tmp_path, sampler, trials):
+    changes = {**CHANGES, "sampler": sampler, "trials": trials}
     (tmp_path / "through").mkdir()
     undisturbed, _ = run(make_spec(tmp_path / "through", **changes))
     # Most of the time goes into trainings, so that is where it is killed.

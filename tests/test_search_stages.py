@@ -71,6 +71,20 @@ def test_new_trials_begin_while_no_share_is_full():
     assert step(promoted) == Begin()
 
 
+def test_what_is_foreseen_takes_the_place_of_what_was_told():
+    entrants = [entrant(0, (1.0, -9.0)), entrant(1, (1.0, -1.0))]
+    asked = []
+
+    def foresee(stage):
+        asked.append(stage)
+        return {0: (1.0, -0.1), 1: (1.0, -0.9)} if stage == 0 else None
+
+    assert next_step(PLAN, entrants, 8, False) == Go(0, 1)
+    assert next_step(PLAN, entrants, 8, False, foresee) == Go(1, 1)
+    assert asked == [0]
+    assert next_step(PLAN, entrants, 8, False, lambda stage: None) == Go(0, 1)
+
+
 def test_the_highest_stage_is_served_first():
     entrants = [
         entrant(0, (1.0, -5.0), (1.0, -0.5)),

@@ -18,7 +18,7 @@ from tadnn.search.entrants import (
 )
 from tadnn.search.judges import Judgement
 from tadnn.search.owner import WORKER_ATTR, Owner
-from tadnn.search.stages import Begin, End, Go, Step, next_step, surplus
+from tadnn.search.stages import Begin, End, Foresight, Go, Step, next_step, surplus
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -54,17 +54,20 @@ class Relay:
         self._directions = study.directions
         self._ids: dict[int, int] = {}
 
-    def next_step(self, trials: Sequence[FrozenTrial], exhausted: bool) -> Step:
+    def next_step(
+        self, trials: Sequence[FrozenTrial], exhausted: bool, foresee: Foresight | None = None
+    ) -> Step:
         """Stop early what has no chance, and return what to do next; to be called under the lock.
 
         Args:
             trials: every trial, as it is now.
             exhausted: whether the space has nothing new.
+            foresee: see `tadnn.search.stages.next_step`.
         """
         self._ids = {trial.number: trial._trial_id for trial in trials}
         entrants = entrants_of(trials, self._directions)
-        stopped = set(surplus(self._plan, entrants))
-        step = next_step(self._plan, entrants, self._wanted, exhausted)
+        stopped = set(surplus(self._plan, entrants, foresee=foresee))
+        step = next_step(self._plan, entrants, self._wanted, exhausted, foresee)
         # With a larger budget a search goes on; otherwise nothing will be promoted any more.
         if isinstance(step, End) and step.why == "done":
             stopped = set(surplus(self._plan, entrants, ended=True))

@@ -14,20 +14,14 @@ from optuna.trial import FrozenTrial, TrialState
 from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
 from tadnn.search._optuna import distribution_of, wrapped_sampler
-from tadnn.search.entrants import Entrant, Plan, is_evaluated
+from tadnn.search.entrants import Plan, is_evaluated
 from tadnn.search.frontier import (
-    Candidate,
     Exhausted,
     Measure,
-    Proposer,
-    SpaceCandidates,
-    history_of,
-    signed,
-    signs_of,
 )
+from tadnn.search.guide import FrontierGuide
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import Snap
-from tadnn.search.stage_history import stage_history
 from tadnn.spaces import Space
 
 if TYPE_CHECKING:
@@ -77,7 +71,7 @@ class DistinctSampler(BaseSampler):
         snap: Snap | None = None,
         plan: Plan | None = None,
     ) -> None:
-        self._space, self._plan = space, plan
+        self._space = space
         self._snap = snap
         self._kind = kind
         self._seed = seed
@@ -85,9 +79,8 @@ class DistinctSampler(BaseSampler):
         self._ledger = Ledger(space) if ledger is None else ledger
         self._values = {name: tuple(choice.values) for name, choice in space.choices.items()}
         self._base: BaseSampler | None = None
-        self._known, self._constraints = dict(known or {}), constraints
-        self._proposer: Proposer | None = None
-        self._points: dict[int, Candidate] = {}
+        #: Proposes for ``frontier``.
+        self.guide = FrontierGuide(space, seed, known or {}, constraints, plan, self._whole)
         #: Key of the architecture that was proposed last.
         self.last_key = ""
         #: How many architectures were drawn for the last trial until one was new.
@@ -173,7 +166,7 @@ class DistinctSampler(BaseSampler):
             yield from itertools.repeat({}, _ATTEMPTS)
             return
         if self._kind == "frontier":
-            yield self._of_the_front(study, trial)
+            yield self.guide.propose(study, trial)
             return
         base = self._wrapped(study, trial)
         # Crossover takes what the parents have; finding what all trials have in common, as
@@ -184,33 +177,6 @@ class DistinctSampler(BaseSampler):
         if self._kind == "nsga2":
             for attempt in range(1, _ATTEMPTS):
                 yield self._crossover.child(self._rng(trial, attempt))
-
-    def _of_the_front(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        signs = signs_of(study)
-        if self._proposer is None:
-            # Kept, since it remembers only what would come out the same.
-            candidates = SpaceCandidates(self._space)
-            known = {i: signed(measure, signs[i]) for i, measure in self._known.items()}
-            self._proposer = Proposer(candidates, len(signs), self._seed, known, self._constraints)
-        if self._plan is None:
-            history = history_of(study, trial.number, self._whole, signs, self._points)
-        else:
-            here = [
-                (Entrant.of(other, signs.tolist()), candidate)
-                for other in study.get_trials(deepcopy=False)
-                if other.number != trial.number
-                and (candidate := self._candidate(other)) is not None
-            ]
-            history = stage_history(here, self._plan, len(signs))
-        return dict(self._proposer.propose(history, trial.number) or {})
-
-    def _candidate(self, trial: FrozenTrial) -> Candidate | None:
-        if trial.number not in self._points:
-            arch = self._whole(trial)
-            if not arch:
-                return None
-            self._points[trial.number] = Candidate.of(arch)
-        return self._points[trial.number]
 
     def _whole(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
         """Return a trial's architecture; None while it is being written down."""

@@ -8,7 +8,7 @@ import numpy as np
 from optuna.trial import TrialState
 
 from tadnn.search.entrants import Entrant, Plan
-from tadnn.search.frontier import STARTUP, Candidate, History
+from tadnn.search.frontier import STARTUP, Candidate, History, Proposer
 
 
 def stage_history(
@@ -24,9 +24,7 @@ def stage_history(
         plan: the stages.
         objectives: how many.
     """
-    level = next(
-        (s for s in range(plan.last, 0, -1) if sum(e.reached(s) for e, _ in known) >= STARTUP), 0
-    )
+    level = level_of([entrant for entrant, _ in known], plan)
     here = [(e, c) for e, c in known if e.reached(level)]
     below = [(e, c) for e, c in known if e.reached(0) and not e.reached(level)]
     open_ = [(e, c) for e, c in known if not e.reached(0)]
@@ -48,6 +46,43 @@ def stage_history(
         stopped=[c for e, c in below if e.feasible],
         passed=[c for e, c in below if not e.feasible],
     )
+
+
+def level_of(entrants: Sequence[Entrant], plan: Plan) -> int:
+    """Return the dearest stage that enough trials have ended to learn from."""
+    dear = range(plan.last, 0, -1)
+    return next((s for s in dear if sum(e.reached(s) for e in entrants) >= STARTUP), 0)
+
+
+def foreseen_losses(
+    known: Sequence[tuple[Entrant, Candidate]], plan: Plan, stage: int, proposer: Proposer
+) -> dict[int, tuple[float, ...]] | None:
+    """Return what trials that ended a stage are expected to reach in a dearer one, by number.
+
+    Args:
+        known: every trial that has a point, and its point.
+        plan: the stages.
+        stage: which they ended.
+        proposer: of the study's sampler.
+
+    Returns:
+        Losses in the dearest stage that enough trials have ended, of those that ended it what it
+        told; None where that stage is no dearer than ``stage``.
+    """
+    level = level_of([entrant for entrant, _ in known], plan)
+    there = [(e, c) for e, c in known if e.reached(stage)]
+    if level <= stage or not there:
+        return None
+    history = stage_history(known, plan, len(there[0][0].results[stage].losses or ()))
+    expected = proposer.expect(history, [candidate for _, candidate in there])
+    if expected is None:
+        return None
+    return {
+        entrant.number: entrant.results[level].losses or tuple(row)
+        if entrant.reached(level)
+        else tuple(row)
+        for (entrant, _), row in zip(there, expected.tolist(), strict=True)
+    }
 
 
 def _losses(entrants: Sequence[Entrant], stage: int, objectives: int) -> np.ndarray:

@@ -11,7 +11,7 @@ the share is what a budget is planned by.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -53,8 +53,17 @@ class End:
 
 Step = Go | Begin | Wait | End
 
+#: What trials that ended a stage are expected to reach, by number; None: nobody knows.
+Foresight = Callable[[int], Mapping[int, Sequence[float]] | None]
 
-def next_step(plan: Plan, entrants: Sequence[Entrant], wanted: int, exhausted: bool) -> Step:
+
+def next_step(
+    plan: Plan,
+    entrants: Sequence[Entrant],
+    wanted: int,
+    exhausted: bool,
+    foresee: Foresight | None = None,
+) -> Step:
     """Return what a free worker does next; it depends on the arguments alone.
 
     Args:
@@ -62,6 +71,8 @@ def next_step(plan: Plan, entrants: Sequence[Entrant], wanted: int, exhausted: b
         entrants: every trial, by number.
         wanted: how many shall go through the first stage.
         exhausted: whether the space has nothing new.
+        foresee: tells what the trials of a stage will reach, where somebody has learned that;
+            None: what the stage told stands for it.
     """
     interrupted = [e for e in entrants if e.is_interrupted(plan.last)]
     for entrant in interrupted:
@@ -70,7 +81,7 @@ def next_step(plan: Plan, entrants: Sequence[Entrant], wanted: int, exhausted: b
     purse = Purse(plan, entrants)
     starved = False
     for stage in reversed(range(plan.last)):
-        found, short = _promotion(plan, entrants, purse, stage, closing=False)
+        found, short = _promotion(plan, entrants, purse, stage, foresee, closing=False)
         if found is not None:
             return found
         starved = starved or short
@@ -86,7 +97,7 @@ def next_step(plan: Plan, entrants: Sequence[Entrant], wanted: int, exhausted: b
     for stage in range(plan.last):
         if any(e.is_running and e.stage <= stage for e in entrants):
             return Wait()
-        found, short = _promotion(plan, entrants, purse, stage, closing=True)
+        found, short = _promotion(plan, entrants, purse, stage, foresee, closing=True)
         if found is not None:
             return found
         starved = starved or short
@@ -95,20 +106,26 @@ def next_step(plan: Plan, entrants: Sequence[Entrant], wanted: int, exhausted: b
     return End("budget" if starved else "done")
 
 
-def surplus(plan: Plan, entrants: Sequence[Entrant], ended: bool = False) -> list[int]:
+def surplus(
+    plan: Plan,
+    entrants: Sequence[Entrant],
+    ended: bool = False,
+    foresee: Foresight | None = None,
+) -> list[int]:
     """Return the trials that are stopped early.
 
     Args:
         plan: the stages.
         entrants: every trial.
         ended: whether the search is over: then all that wait are stopped.
+        foresee: see `next_step`.
     """
     most = 0 if ended else MOST_WAITING
     return [
         entrant.number
         for stage in range(plan.last)
         if sum(e.stage == stage and e.is_paused(plan.last) for e in entrants) > most
-        for entrant in list(_waiting(plan, entrants, stage))[most:]
+        for entrant in list(_waiting(plan, entrants, stage, foresee))[most:]
     ]
 
 
@@ -139,6 +156,7 @@ def _promotion(
     entrants: Sequence[Entrant],
     purse: Purse,
     stage: int,
+    foresee: Foresight | None,
     closing: bool,
 ) -> tuple[Go | None, bool]:
     """Return the promotion out of a stage, and whether only the budget was in its way.
@@ -152,14 +170,16 @@ def _promotion(
     if sum(e.stage > stage for e in entrants) >= quota:
         return None, False
     short = False
-    for entrant in _waiting(plan, entrants, stage):
+    for entrant in _waiting(plan, entrants, stage, foresee):
         if purse.affords(entrant.flops, stage + 1):
             return Go(entrant.number, stage + 1), short
         short = True
     return None, short
 
 
-def _waiting(plan: Plan, entrants: Sequence[Entrant], stage: int) -> Iterator[Entrant]:
+def _waiting(
+    plan: Plan, entrants: Sequence[Entrant], stage: int, foresee: Foresight | None
+) -> Iterator[Entrant]:
     """Yield the trials that wait in a stage, the most promising first.
 
     They are ranked among all that were there: what was promoted before covers its surroundings.
@@ -167,7 +187,9 @@ def _waiting(plan: Plan, entrants: Sequence[Entrant], stage: int) -> Iterator[En
     there = [e for e in entrants if e.feasible and e.reached(stage)]
     if not any(e.stage == stage and e.state == TrialState.WAITING for e in there):
         return
-    losses = np.array([e.results[stage].losses for e in there], dtype=float)
+    told = None if foresee is None else foresee(stage)
+    rows = [e.results[stage].losses if told is None else told[e.number] for e in there]
+    losses = np.array(rows, dtype=float)
     for row in order(losses):
         if there[row].stage == stage and there[row].is_paused(plan.last):
             yield there[row]

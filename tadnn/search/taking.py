@@ -18,7 +18,7 @@ from tadnn.search.objective import DRAWN_ATTR, ERROR_ATTR, Evaluator
 from tadnn.search.owner import WORKER_ATTR, Owner
 from tadnn.search.relay import Relay
 from tadnn.search.sampler import DistinctSampler
-from tadnn.search.stages import End, Go, Wait
+from tadnn.search.stages import End, Foresight, Go, Wait
 
 #: So many workers died of one trial that it is the trial's doing.
 MAX_TAKEN = 5
@@ -108,7 +108,8 @@ class Taker:
                     return self._none_left(running, complete)
                 trial = self._study.ask()
             else:
-                step = self.relay.next_step(self.ledger.trials, self._is_used_up())
+                foresee = self._foresee()
+                step = self.relay.next_step(self.ledger.trials, self._is_used_up(), foresee)
                 if isinstance(step, Wait):
                     return self._idle(running, complete)
                 if isinstance(step, End):
@@ -131,6 +132,11 @@ class Taker:
             if duplicate is None:
                 return taken
             self.fail(trial, f"duplicate of trial {duplicate}")
+
+    def _foresee(self) -> Foresight | None:
+        if self._evaluator.spec.sampler != "frontier":
+            return None
+        return self._sampler.guide.foresight(self._study, self.ledger.trials)
 
     def _is_used_up(self) -> bool:
         return self._exhausted or self.ledger.seen_count >= self._size

@@ -138,6 +138,18 @@ class Proposer:
                     return climbed[int(np.argmax(found))].point
         return pool[best].point
 
+    def expect(self, history: History, points: Sequence[Candidate]) -> Floats | None:
+        """Return what is expected of points, [n, d]; None while too little is known to learn from.
+
+        Known objectives are worked out, and NaN where a point has none.
+        """
+        usable = self._usable(history)
+        if usable is None or not points:
+            return None
+        cheap = self._cheap(points)
+        judge = _Judge(self, history, usable, cheap)
+        return judge.predicted(points, cheap)[0]
+
     def _gather(
         self, number: int, taken: set[Hashable], parents: Sequence[Point]
     ) -> list[Candidate]:
@@ -266,11 +278,11 @@ class _Judge:
         if history.pending:
             # What is only believed may be learned from fewer rows.
             self._surrogate = self._learn(history, usable, values, _FEW_ROWS)
-            believed = self._predicted(history.pending, proposer._cheap(history.pending))[0]
+            believed = self.predicted(history.pending, proposer._cheap(history.pending))[0]
         self._surrogate = self._learn(history, usable, values, _MOST_ROWS, believed)
         expected = np.empty((0, values.shape[1]))
         if history.stopped:
-            expected = self._predicted(history.stopped, proposer._cheap(history.stopped))[0]
+            expected = self.predicted(history.stopped, proposer._cheap(history.stopped))[0]
         settled = np.vstack([values[feasible], believed, expected])
         self._chance = self._chances(history, feasible, usable)
         reference = values.max(axis=0)
@@ -295,7 +307,7 @@ class _Judge:
         return gains
 
     def _gains(self, points: Sequence[Candidate], cheap: Floats, roughly: bool) -> Floats:
-        mean, deviation = self._predicted(points, cheap, roughly)
+        mean, deviation = self.predicted(points, cheap, roughly)
         gains = self._improvement.expected(mean, deviation)
         if self._chance is not None:
             mean, deviation = self._chance.predict(self._candidates.encode(points), roughly)
@@ -304,9 +316,10 @@ class _Judge:
             gains = gains * np.maximum(odds, _WORST_CHANCE)
         return gains
 
-    def _predicted(
+    def predicted(
         self, points: Sequence[Candidate], cheap: Floats, roughly: bool = False
     ) -> tuple[Floats, Floats]:
+        """Return means and standard deviations of all objectives, both [n, d]."""
         mean = np.zeros((len(points), len(self._known) + len(self._learned)))
         deviation = np.zeros_like(mean)
         for column, index in enumerate(self._known):
