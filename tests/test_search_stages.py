@@ -59,6 +59,7 @@ def test_the_order_is_by_rank_then_by_loneliness():
     assert [i for i in ranked if i in crowding] == [0, 3, 2]
     assert sorted(ranked) == list(range(7))
     assert order(np.empty((0, 2))).tolist() == []
+    assert order(np.array([(math.nan, 0.0), (1.0, 1.0), (math.inf, 0.0)])).tolist() == [1, 0, 2]
 
 
 def test_new_trials_begin_while_no_share_is_full():

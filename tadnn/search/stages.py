@@ -133,13 +133,14 @@ def order(losses: np.ndarray) -> np.ndarray:
     """Return row numbers from the best to the worst, [n].
 
     By non-dominated rank, within a rank the loneliest first (Deb et al., 2002), of equal ones the
-    first.
+    first, and rows that are not finite last.
 
     Args:
-        losses: [n, d], finite.
+        losses: [n, d].
     """
     ranked: list[int] = []
-    left = np.arange(len(losses))
+    finite = np.isfinite(losses).all(axis=1)
+    left = np.flatnonzero(finite)
     while len(left):
         # Of equal rows the mask has only the first; the others belong to the same rank.
         front = losses[left[front_mask(losses[left])]]
@@ -148,7 +149,7 @@ def order(losses: np.ndarray) -> np.ndarray:
         crowding = crowding_distance(losses[layer])
         ranked += layer[np.lexsort((layer, -crowding))].tolist()
         left = left[~on_front]
-    return np.array(ranked, dtype=int)
+    return np.array([*ranked, *np.flatnonzero(~finite)], dtype=int)
 
 
 def _promotion(
