@@ -191,10 +191,12 @@ def run_search(
     study, ended = search(spec, evaluator, spaces, model_facts(model), progress, proxy=proxy)
     said = (_proxy_note(proxy), _noise_note(spec), _ending_note(spec, study, ended))
     notes = [note for note in said if note is not None]
+    for note in notes:
+        progress.note(note)  # what follows may take long
     calibrated_on = () if model is None else model.card.data.get("calibration_nets", ())
     clock = finalists_clock(spec, model, device)
-    notes += run_finalists(spec, study, clock, calibrated_on, progress)
-    for note in notes:
+    for note in run_finalists(spec, study, clock, calibrated_on, progress):
+        notes.append(note)
         progress.note(note)
     record, files = write_front(spec, study)
     if spec.tail_aware:
@@ -279,9 +281,7 @@ def _ending_note(spec: StudySpec, study: optuna.Study, ended: Ended) -> str | No
         )
     if ended.why == "elsewhere":
         return f"{ended.complete} of {spec.trials} trials are done; other machines have the rest"
-    if spec.stages is not None:
-        return stages_note(stages_record(spec, study))
-    return None
+    return None if spec.stages is None else stages_note(stages_record(spec, study))
 
 
 @contextmanager
