@@ -27,7 +27,7 @@ from tadnn.files import environment
 from tadnn.nets import Net
 from tadnn.search import Evaluator, Worker, parse_spec
 from tadnn.search.address import StorageAddress
-from tadnn.search.objective import ProxyJudge
+from tadnn.search.judges import ProxyJudge
 from tadnn.search.storage import directions, study_lock
 from tadnn.spaces import Int, Space, load_space
 

@@ -7,7 +7,7 @@ from studies_examples import run, trial_facts, write_study
 
 from tadnn.accuracy import evaluate_proxy, load_dataset
 from tadnn.search import find_study
-from tadnn.search.objective import arch_seed
+from tadnn.search.judges import arch_seed
 from tadnn.search.target import resolve_trial
 
 

@@ -24,7 +24,7 @@ from tadnn.search import (
     sample_agreement,
     score_all,
 )
-from tadnn.search.objective import arch_seed
+from tadnn.search.judges import arch_seed
 from tadnn.search.proxy_scores import NONE
 from tadnn.spaces import load_space
 

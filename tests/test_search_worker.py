@@ -17,7 +17,8 @@ from tadnn.nets import Net
 from tadnn.search import Evaluator, Worker, pack_net, search, unpack_net
 from tadnn.search.objective import ERROR_ATTR, NET_ATTR, RESULT_ATTR
 from tadnn.search.owner import WORKER_ATTR, Owner
-from tadnn.search.runner import MAX_FAILURES_IN_A_ROW, MAX_TAKEN
+from tadnn.search.runner import MAX_FAILURES_IN_A_ROW
+from tadnn.search.taking import MAX_TAKEN
 from tadnn.search.workers import Job, run_workers
 from tadnn.spaces import Space
 
@@ -205,7 +206,7 @@ def test_a_living_workers_trial_is_left_alone():
     owned(study, Owner(platform.node(), parent.pid, parent.create_time()))
     worker = Worker(study, make_evaluator(spec_of(trials=1)), nullcontext())
     # One is wanted and one is running: there is nothing to take, but it may yet fail.
-    assert worker._take() is None
+    assert worker._taker.take() is None
     assert study.trials[0].state == TrialState.RUNNING
 
 
@@ -242,7 +243,7 @@ def test_the_younger_of_two_equal_trials_fails_where_the_lock_does_not_reach():
     )
     study.add_trial(foreign)
     worker = Worker(study, evaluator, nullcontext(), shared=True)
-    worker._ledger.taken = lambda key, by_other_than: False
+    worker._taker.ledger.taken = lambda key, by_other_than: False
     ended = worker.run()
     assert ended.why == "elsewhere"
     duplicates = [t for t in study.trials if t.state == TrialState.FAIL]

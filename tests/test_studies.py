@@ -40,7 +40,12 @@ BUILTIN = (
 REDUCED = {
     "fashion-mnist": {
         "threads": 1,
-        "trials": 4,
+        "trials": 8,
+        "stages": [
+            {"proxy": "zico", "keep": 0.5},
+            {"train": {"epochs": 1}, "keep": 0.5},
+            {"train": {"epochs": 2}},
+        ],
         "overrides": {
             "resnet.depth": 1,
             "resnet.width": {"low": 8, "high": 16},
@@ -164,8 +169,11 @@ def test_from_yaml_to_front_and_export(
     assert record["objectives"] == list(spec.objectives)
     assert any(member["measured"] for member in members)
     if name == "fashion-mnist":
-        assert {t["space"] for t in trial_records(find_study(spec))} == {"resnet", "mbconv"}
-        assert any(m["trained"] for m in members)
+        through = {t.params["space"] for t in find_study(spec).trials}
+        assert through <= {"resnet", "mbconv"}
+        assert [stage["trials"] for stage in record["stages"]] == [8, 4, 2]
+        assert {t["trained"]["epochs"] for t in trial_records(find_study(spec))} == {2}
+        assert any(m["trained"]["split"] == "test" for m in members)
     done = CliRunner().invoke(app, ["export", name, "--knee", "-o", "out"])
     assert done.exit_code == 0, done.output
     assert (in_tmp_path / "out" / "model.onnx").is_file()

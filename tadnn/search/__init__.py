@@ -15,11 +15,12 @@ from tadnn.search.proxy_list import ArchList, read_archs
 from tadnn.search.proxy_scores import Scored, Task, score_all
 from tadnn.search.reading import finalist_facts, has_results, read_study, study_progress
 from tadnn.search.run import SearchResult, run_search, search, study_space, write_front
-from tadnn.search.runner import Ended, Worker
+from tadnn.search.runner import Worker
 from tadnn.search.sampler import DistinctSampler
 from tadnn.search.screening import Screened, screen
 from tadnn.search.spec import StudySpec, physical_cores, study_folder, study_storage
 from tadnn.search.storage import find_study, frozen_model
+from tadnn.search.taking import Ended
 from tadnn.search.target import Target, resolve_target, resolve_trial
 from tadnn.search.trials import evaluated_trial, trial_records
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tadnn import pareto
 from tadnn.errors import RequestError
-from tadnn.search.spec import LATENCY
+from tadnn.search.spec_parts import LATENCY
 
 Member = Mapping[str, Any]
 

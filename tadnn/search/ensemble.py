@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tadnn.errors import TadnnError, WorkFailed
-from tadnn.search.objective import Judge, ProxyJudge
+from tadnn.search.judges import Judge, ProxyJudge
 from tadnn.search.proxy_choice import chosen_proxy
 from tadnn.search.proxy_scores import NONE
 from tadnn.search.spec import StudySpec

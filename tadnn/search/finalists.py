@@ -21,8 +21,10 @@ from tadnn.profiling import (
 )
 from tadnn.progress import SILENT, Progress
 from tadnn.search.front import FINALIST_ATTR, front_record
-from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, arch_seed, unpack_net
-from tadnn.search.spec import FinalistsSpec, StudySpec, study_folder
+from tadnn.search.judges import arch_seed
+from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, unpack_net
+from tadnn.search.spec import StudySpec, study_folder
+from tadnn.search.spec_parts import FinalistsSpec
 from tadnn.search.trials import evaluated_trials
 
 if TYPE_CHECKING:

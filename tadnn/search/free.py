@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tadnn.errors import TadnnError
-from tadnn.search.spec import LATENCY, LATENCY_MS
+from tadnn.search.spec_parts import LATENCY, LATENCY_MS
 
 if TYPE_CHECKING:
     from tadnn.nets import Net

@@ -15,6 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tadnn.pareto import front_mask, hypervolume
 from tadnn.search.objective import DRAWN_ATTR, RESULT_ATTR
 from tadnn.search.spec import StudySpec
+from tadnn.search.stage_report import stages_record
 from tadnn.search.storage import ENVIRONMENT_ATTR, INPUT_ATTR, MODEL_ATTR, SPEC_ATTR
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def front_record(study: Study) -> dict[str, Any]:
     Where nothing is feasible, ``members`` is empty and ``least_infeasible`` lists the trials
     that violate the constraints least, by the sum of their relative violations.
 
+    A study of stages has what `stages_record` tells, too; only trials that ended the last stage can
+    be members.
+
     ``tail_aware`` is there in a tail-aware study: how many architectures were ``sampled``, and
     how many ``distinct`` ones remained of them once snapped.
     """
@@ -62,6 +66,7 @@ def front_record(study: Study) -> dict[str, Any]:
         "hypervolume": volume,
         "reference": reference,
         "members": members,
+        **stages_record(spec, study),
     }
     if spec.tail_aware:
         taken = [t for t in study.get_trials(deepcopy=False) if DRAWN_ATTR in t.user_attrs]
@@ -69,6 +74,8 @@ def front_record(study: Study) -> dict[str, Any]:
             "sampled": sum(t.user_attrs[DRAWN_ATTR] for t in taken),
             "distinct": len(taken),
         }
+    if not feasible:
+        trials = _distinct(_infeasible(study))
     if not feasible and trials:
         nearest = sorted(trials, key=lambda trial: (_violation(trial), trial.number))
         record["least_infeasible"] = [
@@ -108,6 +115,13 @@ def front_csv(record: Mapping[str, Any]) -> str:
 def _completed(study: Study) -> list[FrozenTrial]:
     trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return [t for t in trials if RESULT_ATTR in t.user_attrs and all(map(math.isfinite, t.values))]
+
+
+def _infeasible(study: Study) -> list[FrozenTrial]:
+    """Return what was evaluated in vain; a study of stages stops such trials after the first."""
+    ended = (TrialState.COMPLETE, TrialState.PRUNED)
+    trials = study.get_trials(deepcopy=False, states=ended)
+    return [t for t in trials if RESULT_ATTR in t.user_attrs and _violation(t) > 0]
 
 
 def _distinct(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:

@@ -17,7 +17,8 @@ from tadnn.export import (
 from tadnn.latency import load_latency_model
 from tadnn.search.finalists import trained_module
 from tadnn.search.front import member_record
-from tadnn.search.objective import NET_ATTR, RESULT_ATTR, arch_seed, unpack_net
+from tadnn.search.judges import arch_seed
+from tadnn.search.objective import NET_ATTR, RESULT_ATTR, unpack_net
 from tadnn.search.spec import StudySpec
 from tadnn.search.storage import ENVIRONMENT_ATTR, MODEL_ATTR
 from tadnn.search.trials import evaluated_trial

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from tadnn.errors import ArchitectureError
+from tadnn.search.entrants import is_evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +48,13 @@ class Ledger:
             self._keys.pop(trial.number, None)
             if key is not None:
                 self._settled_seen.setdefault(key, trial.number)
-                if trial.state == TrialState.COMPLETE:
+                if is_evaluated(trial):
                     self._settled_complete.add(key)
         self._clear_open()
         for trial in trials[self._settled :]:
             self._add_open(trial)
+        #: Every trial, as it was when this ledger was refreshed.
+        self.trials = trials
 
     def key_of(self, trial: FrozenTrial | Trial) -> str | None:
         """Return the key of a trial's architecture; None where it has none (yet)."""
@@ -88,7 +91,7 @@ class Ledger:
 
     @property
     def complete_count(self) -> int:
-        """How many distinct architectures were completed."""
+        """How many distinct architectures were completed, or ended the first of several stages."""
         return len(self._settled_complete | self._open_complete)
 
     def _clear_open(self) -> None:
@@ -105,5 +108,7 @@ class Ledger:
         key = self.key_of(trial)
         if key is not None:
             self._open_seen.setdefault(key, trial.number)
-            if trial.state == TrialState.COMPLETE:
+            if trial.state.is_finished():
+                self._keys[trial.number] = key
+            if is_evaluated(trial):
                 self._open_complete.add(key)

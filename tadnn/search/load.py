@@ -11,25 +11,26 @@ from pydantic_core import ErrorDetails
 
 from tadnn.errors import SpecError, UnknownName, near_matches
 from tadnn.files import SEARCH_SPACES, STUDIES
-from tadnn.search.spec import (
-    CONSTRAINTS,
-    DTYPES,
+from tadnn.search.spec import CONSTRAINTS, DTYPES, OBJECTIVES, SAMPLERS, StudySpec
+from tadnn.search.spec_parts import (
     LATENCY,
     LATENCY_MS,
-    OBJECTIVES,
-    SAMPLERS,
     AccuracySpec,
+    BudgetSpec,
     ConstraintsSpec,
     FinalistsSpec,
-    StudySpec,
+    StageSpec,
     TrainSpec,
 )
 
 _PARTS: dict[str, type[BaseModel]] = {
     "accuracy": AccuracySpec,
     "accuracy.train": TrainSpec,
+    "budget": BudgetSpec,
     "constraints": ConstraintsSpec,
     "finalists": FinalistsSpec,
+    "stages": StageSpec,
+    "stages.train": TrainSpec,
 }
 _CHOICES = {
     "sampler": SAMPLERS,
@@ -131,7 +132,9 @@ def _explain(detail: ErrorDetails) -> str:
     key = ".".join(location)
     kind, value = detail["type"], detail["input"]
     if kind == "extra_forbidden":
-        parent, last = ".".join(location[:-1]), location[-1]
+        # Entries of a list are all of one kind.
+        parent = ".".join(part for part in location[:-1] if not part.isdigit())
+        last = location[-1]
         model = _PARTS.get(parent, StudySpec)
         return f"unknown key {_suggest(key, last, model.model_fields)}"
     if kind == "unknown_constraint":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tadnn.errors import SpecError, UnknownName
 from tadnn.search.load import require_known, spec_source
-from tadnn.search.spec import AUTO, CONSTRAINTS, LATENCY, LATENCY_MS, OBJECTIVES, StudySpec
+from tadnn.search.spec import AUTO, CONSTRAINTS, OBJECTIVES, StudySpec
+from tadnn.search.spec_parts import LATENCY, LATENCY_MS
 from tadnn.spaces import Space
 
 
@@ -25,11 +26,12 @@ def require_names(spec: StudySpec) -> None:
             require_dataset(spec.dataset)
         except UnknownName as error:
             raise SpecError(f"{source}: dataset: {error}") from None
-    if spec.accuracy is not None and spec.accuracy.proxy is not None:
+    if spec.proxy is not None:
         from tadnn.accuracy import ENSEMBLES, PROXIES
 
         valid = (*PROXIES, *ENSEMBLES, AUTO)
-        require_known(source, "accuracy.proxy", "proxy", spec.accuracy.proxy, valid)
+        key = "accuracy.proxy" if spec.stages is None else "stages.0.proxy"
+        require_known(source, key, "proxy", spec.proxy, valid)
 
 
 def require_phases(spec: StudySpec, space: Space) -> None:

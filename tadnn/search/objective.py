@@ -6,19 +6,20 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tadnn.errors import RequestError, WorkFailed
-from tadnn.files import stable_hash
 from tadnn.nets import Net
+from tadnn.search.ensemble import proxy_judge
 from tadnn.search.free import FreeMeasures, free_objectives
 from tadnn.search.frontier import Measure
-from tadnn.search.spec import LATENCY, LATENCY_MS, StudySpec
+from tadnn.search.judges import Judge, Judgement, TrainingJudge
+from tadnn.search.spec import StudySpec
+from tadnn.search.spec_parts import LATENCY, LATENCY_MS
 
 if TYPE_CHECKING:
-    from tadnn.accuracy import Dataset
     from tadnn.spaces import Space
 
 RESULT_ATTR = "tadnn:result"
@@ -59,16 +60,6 @@ class Predictor(Protocol):
         """Predict a network's latency."""
 
 
-class Judge(Protocol):
-    """Tells a network's accuracy, or a stand-in for it; larger is better."""
-
-    def prepare(self) -> None:
-        """Load what is needed, so that what is missing shows before the first trial."""
-
-    def judge(self, net: Net, key: str) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Return the trial's ``proxy`` and ``trained`` records; exactly one is not None."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What an evaluation found.
@@ -90,7 +81,18 @@ class Outcome:
 
 
 class Evaluator:
-    """Evaluates architectures of one study; deterministic in the study's seed and the key."""
+    """Evaluates architectures of one study; deterministic in the study's seed and the key.
+
+    Args:
+        spec: the study.
+        space: its space, narrowed.
+        predictor: the latency model; None: latency is not known.
+        judge: of accuracy, in the first stage where there are stages; None: nobody asks for it.
+        input_shape: of the networks; the space's default when None.
+        classes: their outputs; the space's default when None.
+        snap: moves widths onto the edges of their stairs; None: they stay.
+        later: the judges of the stages after the first.
+    """
 
     def __init__(
         self,
@@ -101,15 +103,24 @@ class Evaluator:
         input_shape: tuple[int, ...] | None = None,
         classes: int | None = None,
         snap: Snap | None = None,
+        later: Sequence[Judge] = (),
     ) -> None:
         self.spec, self.space, self.snap = spec, space, snap
-        self._predictor, self._judge = predictor, judge
+        self._predictor = predictor
+        self._judges = [*([] if judge is None else [judge]), *later]
         self.input_shape = space.default_input if input_shape is None else input_shape
         self._classes = classes
         self._bounds = spec.constraints.bounds()
 
-    def evaluate(self, arch: Mapping[str, Any]) -> Outcome:
+    def evaluate(
+        self, arch: Mapping[str, Any], stage: int = 0, judged: Judgement | None = None
+    ) -> Outcome:
         """Evaluate one architecture.
+
+        Args:
+            arch: the architecture.
+            stage: whose judge tells the accuracy, from 0.
+            judged: what that one told already; None: it is asked.
 
         Raises:
             TadnnError: it cannot be built, or a value is not finite; the message says which.
@@ -136,7 +147,9 @@ class Evaluator:
         # What is cheap is checked before money is spent on the accuracy.
         self._require_finite(measures, [o for o in self.spec.objectives if o != "accuracy"])
         self._require_finite(measures, list(self._bounds))
-        proxy, trained = self._judge.judge(net, key) if self._judge is not None else (None, None)
+        if judged is None:
+            judged = self._judges[stage].judge(net, key) if self._judges else (None, None)
+        proxy, trained = judged
         if proxy is not None:
             measures["accuracy"] = proxy["value"]
         elif trained is not None:
@@ -196,71 +209,14 @@ class Evaluator:
 
     def prepare(self) -> None:
         """Load what evaluations need, so that what is missing shows before the first trial."""
-        if self._judge is not None:
-            self._judge.prepare()
+        for judge in self._judges:
+            judge.prepare()
 
     @staticmethod
     def _require_finite(measures: Mapping[str, float], names: list[str] | tuple[str, ...]) -> None:
         for name in names:
             if not math.isfinite(measures[name]):
                 raise WorkFailed(f"{name} must be finite; it is {measures[name]}")
-
-
-class ProxyJudge:
-    """A zero-cost proxy of `tadnn.accuracy`; without a data set it looks at noise."""
-
-    def __init__(
-        self, name: str, dataset: str | None, input_shape: tuple[int, ...] | None, seed: int
-    ):
-        self._name, self._dataset_name, self._input_shape = name, dataset, input_shape
-        self._seed = seed
-        self._dataset: Dataset | None = None
-
-    def prepare(self) -> None:
-        """Load the data set where the proxy looks at images."""
-        from tadnn.accuracy import find_proxy, load_dataset
-
-        self._needs = find_proxy(self._name).needs
-        if "dataset" in self._needs and self._dataset_name is not None:
-            self._dataset = load_dataset(self._dataset_name, self._input_shape)
-
-    def judge(self, net: Net, key: str) -> tuple[dict[str, Any], None]:
-        """Score one network; its weights are seeded by study and architecture."""
-        from tadnn.accuracy import evaluate_proxy, noise_for
-
-        module = net.to_module(arch_seed(self._seed, key)) if "module" in self._needs else None
-        # One seed for all: it chooses the images, and values on other images do not compare.
-        dataset = self._dataset
-        if dataset is None and "dataset" in self._needs:
-            dataset = noise_for(net, self._seed)
-        value = evaluate_proxy(self._name, net, module, dataset, self._seed)
-        return {"name": self._name, "value": float(value)}, None
-
-
-class TrainingJudge:
-    """Short training of `tadnn.accuracy`; ranks by the validation split, never the test split."""
-
-    def __init__(self, epochs: int, dataset: str, input_shape: tuple[int, ...] | None, seed: int):
-        self._epochs, self._dataset_name, self._input_shape = epochs, dataset, input_shape
-        self._seed = seed
-
-    def prepare(self) -> None:
-        """Load the data set."""
-        from tadnn.accuracy import load_dataset
-
-        self._dataset = load_dataset(self._dataset_name, self._input_shape)
-
-    def judge(self, net: Net, key: str) -> tuple[None, dict[str, Any]]:
-        """Train one network from scratch."""
-        from tadnn.accuracy import train
-
-        seed = arch_seed(self._seed, key)
-        done = train(net.to_module(seed), self._dataset, epochs=self._epochs, seed=seed)
-        return None, {
-            "accuracy": float(done.validation_accuracy),
-            "epochs": done.epochs,
-            "split": "validation",
-        }
 
 
 def network_shape(spec: StudySpec, space: Space) -> tuple[tuple[int, ...], int | None]:
@@ -285,17 +241,19 @@ def build_evaluator(spec: StudySpec, space: Space, predictor: Predictor | None) 
         UnknownName: no such data set or proxy.
         DataError: the data set cannot be read.
     """
-    from tadnn.search.ensemble import proxy_judge  # made of the judges of this file
-
     shape, classes = network_shape(spec, space)
-    judge: Judge | None = None
-    if spec.accuracy is not None and spec.accuracy.proxy is not None:
-        judge = proxy_judge(spec, space, shape, classes)
-    elif spec.accuracy is not None and spec.accuracy.train is not None and spec.dataset is not None:
-        epochs = spec.accuracy.train.epochs
-        judge = TrainingJudge(epochs, spec.dataset, spec.input_shape, spec.seed)
+    stages = spec.stages or (() if spec.accuracy is None else (spec.accuracy,))
+    judges: list[Judge] = []
+    for stage in stages:
+        if stage.train is None:
+            judges.append(proxy_judge(spec, space, shape, classes))
+        else:
+            assert spec.dataset is not None  # the spec's own rule
+            epochs = stage.train.epochs
+            judges.append(TrainingJudge(epochs, spec.dataset, spec.input_shape, spec.seed))
     snap = _snap(spec, space, predictor, shape, classes) if spec.tail_aware else None
-    evaluator = Evaluator(spec, space, predictor, judge, shape, classes, snap)
+    judge = judges[0] if judges else None
+    evaluator = Evaluator(spec, space, predictor, judge, shape, classes, snap, judges[1:])
     evaluator.prepare()
     return evaluator
 
@@ -314,11 +272,6 @@ def _snap(
     if not isinstance(predictor, LatencyModel):
         raise RequestError(f"tail_aware needs a latency model; got {predictor!r}")
     return Snapper(space, predictor, spec.batch, shape, classes).snap
-
-
-def arch_seed(seed: int, key: str) -> int:
-    """Return the seed of an architecture's weights: it depends on study seed and key alone."""
-    return int(stable_hash([seed, key]), 16) % 2**31
 
 
 def pack_net(net: Net) -> str:

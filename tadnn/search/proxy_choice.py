@@ -206,7 +206,7 @@ def study_proxy(
         frozen: what the study began with; None where it is new.
         progress: told of the sample's training.
     """
-    if spec.accuracy is None or spec.accuracy.proxy != AUTO:
+    if spec.proxy != AUTO:
         return None
     if frozen is None:
         task = Task(
@@ -229,10 +229,9 @@ def chosen_proxy(spec: StudySpec) -> str:
     Raises:
         CorruptFile: the file is damaged.
     """
-    assert spec.accuracy is not None
-    assert spec.accuracy.proxy is not None
-    if spec.accuracy.proxy != AUTO:
-        return spec.accuracy.proxy
+    assert spec.proxy is not None
+    if spec.proxy != AUTO:
+        return spec.proxy
     return str(read_json(study_folder(spec) / CHOSEN_FILE)["name"])
 
 

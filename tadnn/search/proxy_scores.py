@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tadnn.errors import RequestError, WorkFailed
 from tadnn.progress import SILENT, Progress
-from tadnn.search.objective import arch_seed
+from tadnn.search.judges import arch_seed
 from tadnn.spaces import Space, load_space, union
 
 if TYPE_CHECKING:

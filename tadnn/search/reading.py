@@ -9,6 +9,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tadnn.errors import RequestError
 from tadnn.search.address import StorageAddress, storage_errors
+from tadnn.search.entrants import is_evaluated
 from tadnn.search.front import FINALIST_ATTR
 from tadnn.search.objective import ERROR_ATTR, RESULT_ATTR
 from tadnn.search.owner import Owner
@@ -61,14 +62,15 @@ def study_progress(study: optuna.Study) -> dict[str, Any]:
     """Return how far a study is, as plain data.
 
     Returns:
-        ``completed`` (distinct architectures), ``running`` (trials whose process lives, as far
+        ``completed`` (distinct architectures; where there are stages, those that ended the first
+        one), ``running`` (trials whose process lives, as far
         as can be told), ``failed`` (number and reason of each), ``started`` and ``updated``
         (ISO 8601, None before).
     """
     trials = study.get_trials(deepcopy=False)
     starts = [t.datetime_start for t in trials if t.datetime_start is not None]
     ends = [t.datetime_complete for t in trials if t.datetime_complete is not None]
-    done = [t for t in trials if t.state == TrialState.COMPLETE and RESULT_ATTR in t.user_attrs]
+    done = [t for t in trials if is_evaluated(t) and RESULT_ATTR in t.user_attrs]
     return {
         "completed": len({t.user_attrs[RESULT_ATTR]["key"] for t in done}),
         "running": sum(t.state == TrialState.RUNNING and _is_worked_on(t) for t in trials),

@@ -21,9 +21,10 @@ from tadnn.search.learned import study_latency_model, study_setting
 from tadnn.search.names import require_names, require_phases
 from tadnn.search.objective import Evaluator, build_evaluator, network_shape
 from tadnn.search.proxy_choice import study_proxy
-from tadnn.search.runner import Ended, Worker
+from tadnn.search.runner import Worker
 from tadnn.search.seeds import enqueue, study_seeds
 from tadnn.search.spec import AUTO, StudySpec, require_same
+from tadnn.search.stage_report import budget_note, stages_note, stages_record
 from tadnn.search.storage import (
     MODEL_ATTR,
     PROXY_ATTR,
@@ -34,6 +35,7 @@ from tadnn.search.storage import (
     results_folder,
     study_lock,
 )
+from tadnn.search.taking import Ended
 from tadnn.search.workers import Job, run_workers
 from tadnn.spaces import Space, load_space, union
 
@@ -51,7 +53,7 @@ class SearchResult:
     Attributes:
         folder: where its files are.
         record: the content of ``front.json``.
-        complete: distinct completed trials.
+        complete: distinct completed trials; where there are stages, those that ended the first.
         notes: what is worth saying, such as that the space is exhausted.
         files: what was written, by what it is.
         check: predicted against measured finalists, see `prediction_check`; None without any.
@@ -187,12 +189,14 @@ def run_search(
     proxy = study_proxy(spec, space, shape, classes, frozen, progress)
     evaluator = build_evaluator(spec, space, model)
     study, ended = search(spec, evaluator, spaces, model_facts(model), progress, proxy=proxy)
-    said = (_proxy_note(proxy), _noise_note(spec), _ending_note(spec, ended))
+    said = (_proxy_note(proxy), _noise_note(spec), _ending_note(spec, study, ended))
     notes = [note for note in said if note is not None]
+    for note in notes:
+        progress.note(note)  # what follows may take long
     calibrated_on = () if model is None else model.card.data.get("calibration_nets", ())
     clock = finalists_clock(spec, model, device)
-    notes += run_finalists(spec, study, clock, calibrated_on, progress)
-    for note in notes:
+    for note in run_finalists(spec, study, clock, calibrated_on, progress):
+        notes.append(note)
         progress.note(note)
     record, files = write_front(spec, study)
     if spec.tail_aware:
@@ -255,19 +259,21 @@ def _snapping_note(record: Mapping[str, Any]) -> str:
 
 
 def _noise_note(spec: StudySpec) -> str | None:
-    if spec.dataset is not None or spec.accuracy is None or spec.accuracy.proxy is None:
+    if spec.dataset is not None or spec.proxy is None:
         return None
     from tadnn.accuracy import ENSEMBLES, find_proxy
 
-    if spec.accuracy.proxy in ENSEMBLES:
+    if spec.proxy in ENSEMBLES:
         return None
-    proxy = find_proxy(spec.accuracy.proxy)
+    proxy = find_proxy(spec.proxy)
     if "dataset" not in proxy.needs or proxy.makes_inputs:
         return None
     return f"there is no data set: the proxy {proxy.name} looked at noise"
 
 
-def _ending_note(spec: StudySpec, ended: Ended) -> str | None:
+def _ending_note(spec: StudySpec, study: optuna.Study, ended: Ended) -> str | None:
+    if ended.why == "budget":
+        return budget_note(spec, study)
     if ended.why == "exhausted":
         return (
             f"the space is exhausted: every architecture was taken up, {ended.complete} of the "
@@ -275,7 +281,7 @@ def _ending_note(spec: StudySpec, ended: Ended) -> str | None:
         )
     if ended.why == "elsewhere":
         return f"{ended.complete} of {spec.trials} trials are done; other machines have the rest"
-    return None
+    return None if spec.stages is None else stages_note(stages_record(spec, study))
 
 
 @contextmanager

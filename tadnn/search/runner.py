@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Literal
+from time import monotonic
 
 import optuna
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import TrialState
 
 from tadnn.errors import (
     CorruptFile,
@@ -22,11 +20,7 @@ from tadnn.errors import (
     Unwritable,
     WorkFailed,
 )
-from tadnn.search.frontier import Exhausted
-from tadnn.search.ledger import Ledger
 from tadnn.search.objective import (
-    DRAWN_ATTR,
-    ERROR_ATTR,
     NET_ATTR,
     PHASE_NET_ATTR,
     RESULT_ATTR,
@@ -34,17 +28,10 @@ from tadnn.search.objective import (
     Outcome,
     pack_net,
 )
-from tadnn.search.owner import WORKER_ATTR, Owner
-from tadnn.search.sampler import DistinctSampler
+from tadnn.search.taking import Ended, Taken, Taker
 
 #: So many failures in a row, without a success, are no accident.
 MAX_FAILURES_IN_A_ROW = 20
-#: So many workers died of one trial that it is the trial's doing.
-MAX_TAKEN = 5
-
-_POLL_S = 0.05
-# Between asking for a number and writing its owner down lie milliseconds.
-_ASKING_S = 600.0
 
 # Nothing that another architecture would do better at: these end the search.
 _NOT_THE_ARCHITECTURE = (
@@ -57,29 +44,6 @@ _NOT_THE_ARCHITECTURE = (
 )
 # torch reports shapes, memory and devices as RuntimeError.
 _THE_ARCHITECTURE = (TadnnError, RuntimeError, ArithmeticError, MemoryError, ValueError)
-
-Ending = Literal["done", "exhausted", "elsewhere"]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """Why a worker stopped.
-
-    ``done``: the study has its trials. ``exhausted``: the space has no architecture left.
-    ``elsewhere``: only workers on other machines still have trials. ``complete`` counts the
-    study's distinct completed trials.
-    """
-
-    why: Ending
-    complete: int
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A trial that is ours to evaluate, with all its choices written down."""
-
-    trial: Trial
-    arch: Mapping[str, Any]
 
 
 class Worker:
@@ -105,23 +69,9 @@ class Worker:
         shared: bool = False,
         on_change: Callable[[int], None] | None = None,
     ) -> None:
-        spec = evaluator.spec
-        self._study, self._evaluator, self._lock = study, evaluator, lock
-        self._wanted, self._shared = spec.trials, shared
-        self._ledger = Ledger(evaluator.space)
-        self._owner = Owner.current()
-        self._size = evaluator.space.size()
+        self._evaluator, self._lock = evaluator, lock
+        self._taker = Taker(study, evaluator, shared)
         self._report = on_change or (lambda complete: None)
-        self._sampler = DistinctSampler(
-            evaluator.space,
-            spec.sampler,
-            spec.seed,
-            self._ledger,
-            *evaluator.free(),
-            snap=evaluator.snap,
-        )
-        self._snaps = evaluator.snap is not None
-        study.sampler = self._sampler
 
     def run(self) -> Ended:
         """Work until nothing is left to do.
@@ -132,12 +82,12 @@ class Worker:
         failures = 0
         while True:
             with self._lock:
-                taken = self._take()
-            self._report(self._ledger.complete_count)
+                taken = self._taker.take()
+            self._report(self._taker.ledger.complete_count)
             if isinstance(taken, Ended):
                 return taken
             if taken is None:
-                time.sleep(_POLL_S)
+                time.sleep(self._taker.poll_s)
                 continue
             reason = self._evaluate(taken)
             failures = 0 if reason is None else failures + 1
@@ -147,122 +97,32 @@ class Worker:
                     f"trial {taken.trial.number}: {reason}"
                 )
 
-    def _take(self) -> Taken | Ended | None:
-        """Return the next trial; None: there is none, but others may still give one back."""
-        while True:
-            self._ledger.refresh(self._study)
-            self._give_back_the_dead()
-            complete = self._ledger.complete_count
-            running = self._ledger.running
-            if complete >= self._wanted:
-                return Ended("done", complete)
-            if complete + len(running) >= self._wanted:
-                return self._idle(running, complete)
-            if not self._ledger.waiting and self._ledger.seen_count >= self._size:
-                return self._idle(running, complete) if running else Ended("exhausted", complete)
-            trial = self._study.ask()
-            try:
-                taken = Taken(trial, self._settle(trial))
-            except Exhausted as error:
-                # A trial that was taken up again found that others have all it could become.
-                self._fail(trial, str(error))
-                return self._idle(running, complete) if running else Ended("exhausted", complete)
-            duplicate = self._older_twin(taken) if self._shared else None
-            if duplicate is None:
-                return taken
-            self._fail(trial, f"duplicate of trial {duplicate}")
-
-    def _idle(self, running: list[FrozenTrial], complete: int) -> Ended | None:
-        owners = [Owner.of(trial.user_attrs) for trial in running]
-        if all(owner is not None and not owner.is_here() for owner in owners):
-            return Ended("elsewhere", complete)
-        return None
-
-    def _settle(self, trial: Trial) -> Mapping[str, Any]:
-        """Write down who has the trial, then its choices; return them."""
-        before = Owner.of(trial.user_attrs)
-        owner = self._owner if before is None else replace(self._owner, taken=before.taken + 1)
-        trial.set_user_attr(WORKER_ATTR, owner.to_dict())
-        written = trial.params
-        if self._ledger.key_of(trial) is not None:
-            return written
-        arch = trial.relative_params
-        if self._snaps:
-            trial.set_user_attr(DRAWN_ATTR, self._sampler.drawn)
-        for name, value in arch.items():
-            if name not in written:
-                # What trial.suggest_* does, less its checks of a proposal that is ours.
-                distribution = self._sampler.distributions[name]
-                self._storage.set_trial_param(
-                    trial._trial_id, name, distribution.to_internal_repr(value), distribution
-                )
-        self._ledger.remember(trial.number, self._sampler.last_key)
-        return arch
-
-    def _give_back_the_dead(self) -> None:
-        """Make the trials of dead workers wait; the next ask takes the one of lowest number."""
-        alive = []
-        for trial in self._ledger.running:
-            owner = Owner.of(trial.user_attrs)
-            if not self._is_dead(trial, owner):
-                alive.append(trial)
-            elif owner is not None and owner.taken >= MAX_TAKEN:
-                reason = f"its worker died {owner.taken} times"
-                self._storage.set_trial_user_attr(trial._trial_id, ERROR_ATTR, reason)
-                self._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-            else:
-                self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
-                self._ledger.waiting.append(trial)
-        self._ledger.running = alive
-
-    def _is_dead(self, trial: FrozenTrial, owner: Owner | None) -> bool:
-        if owner is None:
-            # Taking a trial and signing it is one step under the lock, so here its taker died;
-            # on another machine it may be in the middle of it.
-            started = trial.datetime_start or datetime.min
-            age = (datetime.now() - started).total_seconds()
-            return not self._shared or age > _ASKING_S
-        # This process takes a trial only after it has ended the one before.
-        return owner.is_same(self._owner) or (owner.is_here() and not owner.is_alive())
-
-    def _older_twin(self, taken: Taken) -> int | None:
-        """Return the lower number of a trial with the same architecture."""
-        key, trial = self._evaluator.space.key(taken.arch), taken.trial
-        while True:
-            self._ledger.refresh(self._study)
-            older = [t for t in self._ledger.running if t.number < trial.number]
-            # One that is still writing its choices down might turn out the same.
-            if not any(self._ledger.key_of(t) is None and self._is_fresh(t) for t in older):
-                break
-            time.sleep(_POLL_S)
-        number = self._ledger.number_of(key)
-        return number if number is not None and number < trial.number else None
-
-    @staticmethod
-    def _is_fresh(trial: FrozenTrial) -> bool:
-        started = trial.datetime_start or datetime.min
-        return (datetime.now() - started).total_seconds() < _ASKING_S
-
     def _evaluate(self, taken: Taken) -> str | None:
         """Evaluate and tell; return the reason of a failure."""
-        trial = taken.trial
+        trial, stage, started = taken.trial, taken.stage, monotonic()
+        known = None if self._taker.relay is None else self._taker.relay.recall(trial, stage)
         try:
-            outcome = self._evaluator.evaluate(taken.arch)
+            judged = None if known is None else known.judged
+            outcome = self._evaluator.evaluate(taken.arch, stage, judged)
         except _NOT_THE_ARCHITECTURE:
-            self._give_back(trial)
+            self._taker.give_back(trial)
             raise
         except _THE_ARCHITECTURE as error:
             reason = f"{type(error).__name__}: {error}"
-            self._fail(trial, reason)
+            if self._taker.relay is not None:
+                self._taker.relay.record_failure(trial, stage, monotonic() - started)
+            self._taker.fail(trial, reason)
             return reason
         except BaseException:
             # Ctrl-C, or a bug of ours: the trial has done nothing wrong.
-            self._give_back(trial)
+            self._taker.give_back(trial)
             raise
-        self._complete(trial, outcome)
+        seconds = monotonic() - started if known is None else known.seconds
+        self._complete(taken, outcome, seconds)
         return None
 
-    def _complete(self, trial: Trial, outcome: Outcome) -> None:
+    def _complete(self, taken: Taken, outcome: Outcome, seconds: float) -> None:
+        trial = taken.trial
         trial.set_user_attr(RESULT_ATTR, outcome.result)
         trial.set_user_attr(NET_ATTR, pack_net(outcome.net))
         for phase, net in outcome.phases.items():
@@ -272,23 +132,10 @@ class Worker:
         for key, violation in outcome.violations.items():
             if key not in known:
                 trial.set_constraint(key, violation)
-        self._end(trial, TrialState.COMPLETE, outcome.values)
-
-    def _fail(self, trial: Trial, reason: str) -> None:
-        trial.set_user_attr(ERROR_ATTR, reason)
-        self._end(trial, TrialState.FAIL, None)
-
-    def _end(self, trial: Trial, state: TrialState, values: Sequence[float] | None) -> None:
-        # What study.tell does, less reading the trial back twice and copying it, which costs a
-        # fifth of the loop.
-        frozen = trial._get_latest_trial()
-        self._sampler.after_trial(self._study, frozen, state, values)
-        self._storage.set_trial_state_values(trial._trial_id, state, values)
-
-    def _give_back(self, trial: Trial) -> None:
-        self._storage.set_trial_state_values(trial._trial_id, TrialState.WAITING)
-
-    @property
-    def _storage(self) -> optuna.storages.BaseStorage:
-        # Optuna has no public way back from RUNNING to WAITING.
-        return self._study._storage
+        state = TrialState.COMPLETE
+        if self._taker.relay is not None:
+            state = self._taker.relay.record(trial, taken.stage, outcome, seconds)
+        if state == TrialState.WAITING:
+            self._taker.give_back(trial)  # until it is promoted, or stopped
+        else:
+            self._taker.end(trial, state, outcome.values if state == TrialState.COMPLETE else None)

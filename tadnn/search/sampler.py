@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from tadnn.errors import ArchitectureError
 from tadnn.search._genetic import ArchitectureCrossover
+from tadnn.search._optuna import distribution_of, wrapped_sampler
+from tadnn.search.entrants import Plan, is_evaluated
 from tadnn.search.frontier import (
-    Candidate,
     Exhausted,
     Measure,
-    Proposer,
-    SpaceCandidates,
-    history_of,
-    signed,
-    signs_of,
 )
+from tadnn.search.guide import FrontierGuide
 from tadnn.search.ledger import Ledger
 from tadnn.search.objective import Snap
-from tadnn.spaces import Int, Space
+from tadnn.spaces import Space
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -62,6 +57,7 @@ class DistinctSampler(BaseSampler):
         known: what ``frontier`` need not learn: objectives by index, of a list of architectures.
         constraints: what ``frontier`` keeps before a trial is spent; feasible where at most 0.
         snap: moves every architecture onto its edges before it is taken; None: none is moved.
+        plan: the study's stages, all of which ``frontier`` learns from; None: it has none.
     """
 
     def __init__(
@@ -73,6 +69,7 @@ class DistinctSampler(BaseSampler):
         known: Mapping[int, Measure] | None = None,
         constraints: Sequence[Measure] = (),
         snap: Snap | None = None,
+        plan: Plan | None = None,
     ) -> None:
         self._space = space
         self._snap = snap
@@ -82,15 +79,14 @@ class DistinctSampler(BaseSampler):
         self._ledger = Ledger(space) if ledger is None else ledger
         self._values = {name: tuple(choice.values) for name, choice in space.choices.items()}
         self._base: BaseSampler | None = None
-        self._known, self._constraints = dict(known or {}), constraints
-        self._proposer: Proposer | None = None
-        self._points: dict[int, Candidate] = {}
+        #: Proposes for ``frontier``.
+        self.guide = FrontierGuide(space, seed, known or {}, constraints, plan, self._whole)
         #: Key of the architecture that was proposed last.
         self.last_key = ""
         #: How many architectures were drawn for the last trial until one was new.
         self.drawn = 0
         self.distributions: dict[str, IntDistribution | CategoricalDistribution] = {
-            name: _distribution(choice, self._values[name])
+            name: distribution_of(choice, self._values[name])
             for name, choice in space.choices.items()
         }
 
@@ -110,6 +106,8 @@ class DistinctSampler(BaseSampler):
         """
         if self._keeps_ledger:
             self._ledger.refresh(study)
+        if is_evaluated(trial):
+            return dict(trial.params)  # it goes on to the next stage
         enqueued = trial.system_attrs.get("fixed_params", {})
         if self._is_whole(enqueued) and self._is_new(enqueued, trial):
             return self._space.canonical(enqueued)
@@ -168,7 +166,7 @@ class DistinctSampler(BaseSampler):
             yield from itertools.repeat({}, _ATTEMPTS)
             return
         if self._kind == "frontier":
-            yield self._of_the_front(study, trial)
+            yield self.guide.propose(study, trial)
             return
         base = self._wrapped(study, trial)
         # Crossover takes what the parents have; finding what all trials have in common, as
@@ -180,16 +178,6 @@ class DistinctSampler(BaseSampler):
             for attempt in range(1, _ATTEMPTS):
                 yield self._crossover.child(self._rng(trial, attempt))
 
-    def _of_the_front(self, study: Study, trial: FrozenTrial) -> dict[str, Any]:
-        signs = signs_of(study)
-        if self._proposer is None:
-            # Kept, since it remembers only what would come out the same.
-            candidates = SpaceCandidates(self._space)
-            known = {i: signed(measure, signs[i]) for i, measure in self._known.items()}
-            self._proposer = Proposer(candidates, len(signs), self._seed, known, self._constraints)
-        history = history_of(study, trial.number, self._whole, signs, self._points)
-        return dict(self._proposer.propose(history, trial.number) or {})
-
     def _whole(self, trial: FrozenTrial) -> Mapping[str, Any] | None:
         """Return a trial's architecture; None while it is being written down."""
         return trial.params if self._ledger.key_of(trial) is not None else None
@@ -199,7 +187,7 @@ class DistinctSampler(BaseSampler):
         if self._base is None:
             rng = self._rng(trial, 0)
             self._crossover = ArchitectureCrossover(rng)
-            self._base = _make(self._kind, int(rng.integers(2**32)), self._crossover)
+            self._base = wrapped_sampler(self._kind, int(rng.integers(2**32)), self._crossover)
             self._base.before_trial(study, trial)
         return self._base
 
@@ -272,24 +260,3 @@ class DistinctSampler(BaseSampler):
 
     def _rng(self, trial: FrozenTrial, stream: int) -> np.random.Generator:
         return np.random.default_rng((self._seed, trial.number, stream))
-
-
-def _make(kind: str, seed: int, crossover: ArchitectureCrossover) -> BaseSampler:
-    with warnings.catch_warnings():
-        # Hooks and groups are marked experimental; the versions that work are pinned.
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if kind == "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=seed, child_generation_strategy=crossover)
-        if kind == "tpe":
-            return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True)
-        if kind == "gp":
-            return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
-        return optuna.samplers.RandomSampler(seed=seed)
-
-
-def _distribution(
-    choice: object, values: tuple[Any, ...]
-) -> IntDistribution | CategoricalDistribution:
-    if isinstance(choice, Int):
-        return IntDistribution(values[0], values[-1], step=choice.step)
-    return CategoricalDistribution(values)

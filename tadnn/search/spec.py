@@ -9,11 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
-    Strict,
     StrictBool,
     StrictInt,
     StrictStr,
@@ -23,22 +20,32 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tadnn.errors import StudyMismatch
+from tadnn.search.spec_parts import (
+    LATENCY,
+    LATENCY_MS,
+    PHASE,
+    AccuracySpec,
+    BudgetSpec,
+    ConstraintsSpec,
+    Count,
+    FinalistsSpec,
+    Part,
+    StageSpec,
+    check_stages,
+)
 
 OBJECTIVES = ("latency", "accuracy", "parameters", "flops", "memory")
 CONSTRAINTS = ("latency_ms", "parameters", "flops", "memory_bytes")
 DTYPES = ("fp32", "fp16", "bf16")
 SAMPLERS = ("random", "nsga2", "tpe", "gp", "frontier")
+#: Those that trials which are stopped early don't lead astray.
+STAGE_SAMPLERS = ("frontier", "random")
 AUTO = "auto"
 
-#: An objective or a constraint on a further phase of a space is its name and one of these.
-LATENCY, LATENCY_MS = "_latency", "_latency_ms"
-
 #: Keys that say how far and how a study is run, not what it searches: they may change on resume.
-EXECUTION_KEYS = frozenset({"name", "trials", "workers", "finalists", "storage"})
+EXECUTION_KEYS = frozenset({"name", "trials", "workers", "finalists", "storage", "budget"})
 
-_PHASE = r"[a-z][a-z0-9_]*"
-_PHASE_OBJECTIVE = re.compile(_PHASE + LATENCY)
-_PHASE_BOUND = re.compile(_PHASE + LATENCY_MS)
+_PHASE_OBJECTIVE = re.compile(PHASE + LATENCY)
 
 
 def _known_objective(name: str) -> str:
@@ -48,68 +55,11 @@ def _known_objective(name: str) -> str:
 
 
 Objective = Annotated[StrictStr, AfterValidator(_known_objective)]
-Count = Annotated[StrictInt, Field(ge=1)]
-Bound = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class TrainSpec(_Part):
-    """Accuracy by short training."""
-
-    epochs: Count
-
-
-class AccuracySpec(_Part):
-    """How a trial's accuracy is told: exactly one of a zero-cost proxy and short training."""
-
-    proxy: StrictStr | None = None
-    train: TrainSpec | None = None
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> AccuracySpec:
-        if (self.proxy is None) == (self.train is None):
-            raise ValueError("takes exactly one of proxy and train")
-        return self
-
-
-class ConstraintsSpec(_Part):
-    """Upper bounds, beyond which nothing is feasible; also ``PHASE_latency_ms`` of a phase."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: dict[str, Bound] = Field(init=False)
-
-    latency_ms: Bound | None = None
-    parameters: Bound | None = None
-    flops: Bound | None = None
-    memory_bytes: Bound | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known(cls, value: object) -> object:
-        for key in value if isinstance(value, Mapping) else ():
-            if key not in cls.model_fields and not _PHASE_BOUND.fullmatch(str(key)):
-                raise PydanticCustomError("unknown_constraint", "{name}", {"name": str(key)})
-        return value
-
-    def bounds(self) -> dict[str, float]:
-        """Return the bounds that are set, by name."""
-        return {key: value for key, value in self if value is not None}
-
-
-class FinalistsSpec(_Part):
-    """What happens to the best of the front after the search."""
-
-    count: Count
-    epochs: Count | None = None
-    measure: StrictBool = False
-
-
-class StudySpec(_Part):
+class StudySpec(Part):
     """A study as its YAML states it, checked; `load_spec` makes one.
 
     What is optional stays as written (None: its default); see `thread_count`, `study_storage`,
@@ -129,6 +79,8 @@ class StudySpec(_Part):
     batch: Count = 1
     objectives: tuple[Objective, ...] = Field(min_length=1)
     accuracy: AccuracySpec | None = None
+    stages: tuple[StageSpec, ...] | None = None
+    budget: BudgetSpec | None = None
     constraints: ConstraintsSpec = ConstraintsSpec()
     sampler: Literal["random", "nsga2", "tpe", "gp", "frontier"] = "nsga2"
     start_from: StrictStr | None = None
@@ -175,12 +127,16 @@ class StudySpec(_Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> StudySpec:
-        if "accuracy" in self.objectives and self.accuracy is None:
-            raise ValueError("the objective accuracy needs the key 'accuracy'")
-        if self.accuracy is not None and self.accuracy.train is not None and self.dataset is None:
+        if "accuracy" in self.objectives and self.accuracy is None and self.stages is None:
+            raise ValueError("the objective accuracy needs the key 'accuracy', or 'stages'")
+        if self.stages is not None:
+            self._check_stages(self.stages)
+        if self.trains and self.dataset is None:
             raise ValueError("accuracy by training needs the key 'dataset'")
-        if self.accuracy is not None and self.accuracy.proxy == AUTO and self.dataset is None:
+        if self.proxy == AUTO and self.dataset is None:
             raise ValueError("proxy: auto trains a sample, so it needs the key 'dataset'")
+        if self.budget is not None and not self.trains:
+            raise ValueError("a budget of training needs 'stages', or accuracy by training")
         if self.dataset is not None and self.classes is not None:
             raise ValueError(
                 "the classes are those of the data set: leave out one of the keys 'classes' and "
@@ -205,6 +161,30 @@ class StudySpec(_Part):
             if self.tail_aware:
                 raise ValueError("tail_aware snaps widths by latency: it needs 'latency_model'")
         return self
+
+    def _check_stages(self, stages: tuple[StageSpec, ...]) -> None:
+        if self.accuracy is not None:
+            raise ValueError("stages say how accuracy is told: leave out the key 'accuracy'")
+        if "accuracy" not in self.objectives:
+            raise ValueError("stages need the objective accuracy")
+        if self.sampler not in STAGE_SAMPLERS:
+            raise ValueError(
+                f"stages need a sampler that learns from trials stopped early: "
+                f"{' or '.join(STAGE_SAMPLERS)}; received {self.sampler!r}"
+            )
+        check_stages(stages)
+
+    @property
+    def proxy(self) -> str | None:
+        """The proxy that tells accuracy, of the first stage where there are stages."""
+        first = self.accuracy if self.stages is None else self.stages[0]
+        return None if first is None else first.proxy
+
+    @property
+    def trains(self) -> bool:
+        """Whether the search itself trains; finalists are another matter."""
+        last = self.accuracy if self.stages is None else self.stages[-1]
+        return last is not None and last.train is not None
 
     @property
     def phases(self) -> tuple[str, ...]:

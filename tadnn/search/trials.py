@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from optuna.trial import FrozenTrial
+from optuna.trial import FrozenTrial, TrialState
 
 from tadnn.errors import TargetError
 from tadnn.search.objective import RESULT_ATTR
@@ -35,7 +35,10 @@ def evaluated_trial(study: Study, number: int) -> FrozenTrial:
 
 
 def trial_records(study: Study) -> list[dict[str, Any]]:
-    """Return each evaluated trial's stored result with ``trial`` (number) and ``feasible``."""
+    """Return each completed trial's stored result with ``trial`` (number) and ``feasible``.
+
+    Trials that were stopped early are not among them: their accuracies don't compare.
+    """
     return [
         {
             **trial.user_attrs[RESULT_ATTR],
@@ -43,4 +46,5 @@ def trial_records(study: Study) -> list[dict[str, Any]]:
             "feasible": all(violation <= 0 for violation in trial.constraints.values()),
         }
         for number, trial in evaluated_trials(study).items()
+        if trial.state == TrialState.COMPLETE
     ]

@@ -19,10 +19,12 @@ import tadnn
 from tadnn import errors
 from tadnn.errors import TadnnError, WorkFailed
 from tadnn.search.ledger import Keyed, Ledger
-from tadnn.search.runner import Ended
 from tadnn.search.spec import StudySpec, physical_cores
+from tadnn.search.taking import Ended
 
 _POLL_S = 0.1
+# Trainings take longer, and trials that wait for them cost a reading each time.
+_TRAINING_POLL_S = 1.0
 _GRACE_S = 10.0
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -58,6 +60,11 @@ class Job:
         path = str(spec.path) if spec.path is not None else None
         return cls(spec.canonical(), path, latency_model, setup, os.getpid(), tuple(sys.path))
 
+    @property
+    def trains(self) -> bool:
+        """Whether the study has stages or a budget of training."""
+        return "stages" in self.spec or "budget" in self.spec
+
     def to_json(self) -> str:
         """Return the job as one line."""
         return json.dumps(asdict(self))
@@ -86,10 +93,11 @@ def run_workers(
         WorkFailed: all workers died.
     """
     ledger = Ledger(space)
+    poll_s = _TRAINING_POLL_S if job.trains else _POLL_S
     children = [_Child(job, max(1, physical_cores() // count)) for _ in range(count)]
     try:
         while any(child.is_running() for child in children):
-            time.sleep(_POLL_S)
+            time.sleep(poll_s)
             ledger.refresh(study)
             if on_change is not None:
                 on_change(ledger.complete_count)

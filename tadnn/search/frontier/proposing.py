@@ -13,6 +13,7 @@ from scipy.special import ndtr
 from tadnn.pareto import front_mask
 from tadnn.search.frontier.candidates import Candidate, Candidates
 from tadnn.search.frontier.encoding import Floats, Point
+from tadnn.search.frontier.fidelity import Predictor, learned
 from tadnn.search.frontier.improvement import Improvement
 from tadnn.search.frontier.surrogate import Surrogate
 
@@ -51,6 +52,11 @@ class History:
         feasible: whether each kept its constraints, [n].
         pending: points under evaluation.
         failed: points whose evaluation failed.
+        lower: cheaper versions of the objectives, from the cheapest: points and their values,
+            [n, d], minimised and finite. Values of known objectives are the same everywhere.
+        stopped: points of which only cheaper versions are known and that are feasible; what is
+            expected of them counts on the front.
+        passed: all other points that were taken up.
     """
 
     points: Sequence[Candidate]
@@ -58,6 +64,14 @@ class History:
     feasible: np.ndarray
     pending: Sequence[Candidate] = ()
     failed: Sequence[Candidate] = ()
+    lower: Sequence[tuple[Sequence[Candidate], Floats]] = ()
+    stopped: Sequence[Candidate] = ()
+    passed: Sequence[Candidate] = ()
+
+    @property
+    def taken(self) -> list[Candidate]:
+        """Every point that was taken up."""
+        return [*self.points, *self.pending, *self.failed, *self.stopped, *self.passed]
 
 
 class Proposer:
@@ -95,7 +109,7 @@ class Proposer:
 
     def propose(self, history: History, number: int) -> Point | None:
         """Return the point for trial ``number``; None: every point was taken up."""
-        taken = {c.key for c in (*history.points, *history.pending, *history.failed)}
+        taken = {candidate.key for candidate in history.taken}
         parents = self._parents(history)
         pool = self._gather(number, taken, parents)
         if not pool:
@@ -123,6 +137,18 @@ class Proposer:
                 if found.max() > gains[best]:
                     return climbed[int(np.argmax(found))].point
         return pool[best].point
+
+    def expect(self, history: History, points: Sequence[Candidate]) -> Floats | None:
+        """Return what is expected of points, [n, d]; None while too little is known to learn from.
+
+        Known objectives are worked out, and NaN where a point has none.
+        """
+        usable = self._usable(history)
+        if usable is None or not points:
+            return None
+        cheap = self._cheap(points)
+        judge = _Judge(self, history, usable, cheap)
+        return judge.predicted(points, cheap)[0]
 
     def _gather(
         self, number: int, taken: set[Hashable], parents: Sequence[Point]
@@ -220,7 +246,7 @@ class Proposer:
         """Return, of some random candidates, the one farthest from everything taken up."""
         rng = self._rng(number, 2)
         chosen = [pool[i] for i in rng.permutation(len(pool))[:_SPREAD]]
-        taken = [*history.points, *history.pending, *history.failed]
+        taken = history.taken
         if not taken:
             return dict(chosen[0].point)
         a, b = self.candidates.encode(chosen).mixed, self.candidates.encode(taken).mixed
@@ -252,9 +278,12 @@ class _Judge:
         if history.pending:
             # What is only believed may be learned from fewer rows.
             self._surrogate = self._learn(history, usable, values, _FEW_ROWS)
-            believed = self._predicted(history.pending, proposer._cheap(history.pending))[0]
-        settled = np.vstack([values[feasible], believed])
+            believed = self.predicted(history.pending, proposer._cheap(history.pending))[0]
         self._surrogate = self._learn(history, usable, values, _MOST_ROWS, believed)
+        expected = np.empty((0, values.shape[1]))
+        if history.stopped:
+            expected = self.predicted(history.stopped, proposer._cheap(history.stopped))[0]
+        settled = np.vstack([values[feasible], believed, expected])
         self._chance = self._chances(history, feasible, usable)
         reference = values.max(axis=0)
         for column, index in enumerate(self._known):
@@ -278,7 +307,7 @@ class _Judge:
         return gains
 
     def _gains(self, points: Sequence[Candidate], cheap: Floats, roughly: bool) -> Floats:
-        mean, deviation = self._predicted(points, cheap, roughly)
+        mean, deviation = self.predicted(points, cheap, roughly)
         gains = self._improvement.expected(mean, deviation)
         if self._chance is not None:
             mean, deviation = self._chance.predict(self._candidates.encode(points), roughly)
@@ -287,9 +316,10 @@ class _Judge:
             gains = gains * np.maximum(odds, _WORST_CHANCE)
         return gains
 
-    def _predicted(
+    def predicted(
         self, points: Sequence[Candidate], cheap: Floats, roughly: bool = False
     ) -> tuple[Floats, Floats]:
+        """Return means and standard deviations of all objectives, both [n, d]."""
         mean = np.zeros((len(points), len(self._known) + len(self._learned)))
         deviation = np.zeros_like(mean)
         for column, index in enumerate(self._known):
@@ -306,17 +336,22 @@ class _Judge:
         values: Floats,
         most: int,
         believed: Floats | None = None,
-    ) -> Surrogate | None:
+    ) -> Predictor | None:
         """Fit the objectives that are not known; ``believed`` are values of pending trials."""
         if not self._learned:
             return None
+        cheaper: Predictor | None = None
+        for points, told in history.lower:
+            rows = _thinned(told, most)
+            encoded = self._candidates.encode([points[i] for i in rows.tolist()])
+            cheaper = learned(cheaper, encoded, told[rows][:, self._learned])
         kept = _thinned(values, most)
         points = [history.points[i] for i in usable[kept].tolist()]
         targets = values[kept]
         if believed is not None:
             points += history.pending
             targets = np.vstack([targets, believed])
-        return Surrogate(self._candidates.encode(points), targets[:, self._learned])
+        return learned(cheaper, self._candidates.encode(points), targets[:, self._learned])
 
     def _chances(
         self, history: History, feasible: np.ndarray, usable: np.ndarray

@@ -136,6 +136,7 @@ class _View:
         fits: by shape.
         weights: by shape, adding up to 1.
         inflation: what deviations are multiplied by.
+        score: mean log-density of the values left out, in the unit that is modelled.
     """
 
     sign: float
@@ -145,6 +146,12 @@ class _View:
     weights: dict[_Shape, float]
     inflation: float
     score: float
+
+    @property
+    def density(self) -> float:
+        """The score in the unit of the values themselves, the only one in which views compare."""
+        # The mean logarithm is the shift.
+        return self.score - (self.shift if self.sign else 0.0)
 
 
 class Surrogate:
@@ -160,6 +167,11 @@ class Surrogate:
         # What does not depend on an objective's values serves them all.
         self._spectra = {shape: _Spectrum.of(shape.between(points, points)) for shape in _SHARED}
         self._views = [self._view(column) for column in values.T]
+
+    @property
+    def foretold(self) -> Floats:
+        """Mean log-density of the training values, each foretold from the others, [objectives]."""
+        return np.array([view.density for view in self._views])
 
     def predict(self, points: Encoded, roughly: bool = False) -> tuple[Floats, Floats]:
         """Return means and standard deviations, both [n, objectives].
@@ -195,8 +207,7 @@ class Surrogate:
         if (sign * values).min() > 0:
             logarithms = np.log(sign * values)
             logarithmic = self._fitted(logarithms, sign)
-            # Densities compare in one unit only: that of the values themselves.
-            if logarithmic.score - logarithms.mean() > view.score:
+            if logarithmic.density > view.density:
                 return self._refined(logarithms, logarithmic)
         return self._refined(values, view)
 
