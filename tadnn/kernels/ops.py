@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tadnn.kernels.matrix_ops import AttentionOp, BatchedMatmulOp, Conv2dOp, ConvTranspose2dOp, LinearOp
+from tadnn.kernels.matrix_ops import (
+    AttentionOp,
+    BatchedMatmulOp,
+    Conv2dOp,
+    ConvTranspose2dOp,
+    LinearOp,
+)
 from tadnn.kernels.memory_ops import (
     AdaptiveAvgPool2dOp,
     BatchNormOp,

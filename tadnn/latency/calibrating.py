@@ -5,8 +5,10 @@ add up in the runtime (:mod:`tadnn.latency.nets`): the time of a run, the gap of
 host's share of it, weights and large outputs. Factors of kinds share what is common to the
 device and to their group (products of matrices, memory alone); a Gaussian prior says how far each
 may go by itself, which is as far as the model is unsure of its kernels. So three timings move the
-device's scale and little else, a hundred the factors of every kind that shows in them; within a
-kind, kernels keep their relations to one another.
+device's scale and little else, thirty the factors of every kind that shows in them; within a
+kind, kernels keep their relations to one another. Where nobody measured the device's kernels, forty
+timings and more tell relations too: a factor that is smooth over kernels
+(:mod:`tadnn.latency.summing`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from tadnn.errors import TableError
 from tadnn.files import stable_hash
 from tadnn.kernels import Kernel
+from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.checking import check_timings
 from tadnn.latency.errors import calibrated_summary
@@ -28,9 +31,13 @@ from tadnn.latency.fitting import NetTiming
 from tadnn.latency.kind_factors import KindFactors, group_of, kind_indices, kinds_of
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import NetCalibration, NetCost, overlapped
+from tadnn.latency.summed_process import Cosines
+from tadnn.latency.summing import best_fit, fit_sums, read_sums
 from tadnn.runtimes import find_runtime
 
 FEWEST_TIMINGS: Final = 3
+FEWEST_OF_PROCESS: Final = 40
+"""From so many timings on, they tell relations within kinds of kernels that nobody measured."""
 _DEVICE: Final = 1.0
 """Prior log deviation of what is common to all kernels of a device."""
 _GROUP: Final = 0.5
@@ -119,13 +126,24 @@ def calibrate(
     latency = np.array([timing.latency_ms for timing in timings])
     called = names or [f"network {i + 1}" for i in range(len(timings))]
     check_timings(model.device, launched, called, latency, model.setting.threads)
-    measured = latency * 1e3
-    nets = _read(model, timings, launched)
-    runtime = find_runtime(model.setting.runtime)
+    costs: list[NetCost] = [model.cost(timing.net, timing.batch) for timing in timings]
+    terms = np.array([[float(c.launches), c.weight_mb, c.large_mb] for c in costs])
+    device = model.device
+    profiled = any(device.slug in op.devices for op in model.ops.values()) or any(
+        a.device == device.slug for a in model.adjustments
+    )
+    if len(timings) >= FEWEST_OF_PROCESS and not profiled:
+        adjustment, nets = _by_process(model, launched, terms, latency, seed)
+    else:
+        adjustment, nets = _by_kinds(model, launched, terms, latency, profiled, seed)
+    return _calibrated(name, model, adjustment, nets, timings, source, notes)
+
+
+def _scales(model: LatencyModel) -> np.ndarray:
+    """Return what base, gap, weights, large outputs and host are expected to take, [5]; or 0."""
     # Kernels alone have no gaps; a host that launches ahead is a GPU's.
-    kind = model.device.kind
-    gap = runtime.launch_gaps
-    scales = np.array(
+    kind, gap = model.device.kind, find_runtime(model.setting.runtime).launch_gaps
+    return np.array(
         [
             _BASE_US[kind] * gap,
             _GAP_US[kind] * gap * (0.2 if kind == "gpu" else 1.0),
@@ -134,52 +152,97 @@ def calibrate(
             _GAP_US[kind] * gap * (kind == "gpu"),
         ]
     )
-    fitted, noise = _fit(nets, measured, scales)
-    left_out = _left_out(nets, measured, scales, noise, seed)
-    error = np.log(left_out / measured)
-    own = nets.variance / (nets.us.sum(axis=1) ** 2)
+
+
+def _spread(
+    left_out: np.ndarray, own: np.ndarray, latency_ms: np.ndarray
+) -> tuple[float, float, dict[str, Any]]:
+    """Return how far kernels' own deviations count, what they don't explain, and errors.
+
+    Args:
+        left_out: microseconds said of networks by fits without them, [n].
+        own: relative variance of each that kernels' own deviations make, [n].
+        latency_ms: measured, [n].
+    """
+    error = np.log(left_out / latency_ms / 1e3)
     # Kernels' own deviations may explain half of what is left; networks showed how much that is.
     total = float(np.mean(np.minimum(error**2, 9 * np.median(error**2) + _LEAST_SIGMA**2)))
     narrowed = min(1.0, float(np.sqrt(0.5 * total / max(float(np.mean(own)), 1e-12))))
     sigma = max(_LEAST_SIGMA, float(np.sqrt(max(0.0, total - narrowed**2 * float(np.mean(own))))))
     std = left_out * np.sqrt(sigma**2 + narrowed**2 * own)
-    held_out = calibrated_summary(left_out / 1e3, std / 1e3, latency)
-    return _calibrated(
-        name, model, nets, fitted, (narrowed, sigma), held_out, timings, source, notes
-    )
+    return narrowed, sigma, calibrated_summary(left_out / 1e3, std / 1e3, latency_ms)
 
 
-def _calibrated(
-    name: str,
+def _by_process(
     model: LatencyModel,
-    nets: _Nets,
-    fitted: _Fitted,
-    spread: tuple[float, float],
-    held_out: dict[str, Any],
-    timings: Sequence[NetTiming],
-    source: str,
-    notes: str,
-) -> LatencyModel:
-    device, (narrowed, sigma) = model.device, spread
+    launched: Sequence[Counter[Kernel]],
+    terms: np.ndarray,
+    latency_ms: np.ndarray,
+    seed: int,
+) -> tuple[Adjustment, NetCalibration]:
+    """Return a factor smooth over kernels, and how these add up."""
+    cosines, scales = Cosines.drawn(seed), _scales(model)
+    sums = read_sums(model, launched, terms, latency_ms * 1e3, cosines)
+    fit = best_fit(sums, scales)
+    left_out = np.empty(len(latency_ms))
+    part = np.random.default_rng(seed).permutation(len(latency_ms)) % _PARTS
+    for i in range(_PARTS):
+        out = part == i
+        without = fit_sums(sums.of(np.flatnonzero(~out)), scales, fit.sizes)
+        left_out[out] = without.latency_us(sums.of(np.flatnonzero(out)))
+    process = fit.process(sums, cosines, model.device.slug)
+    us = sums.us * np.exp(fit.log_factors(sums)) * process.deviations[sums.kind]
+    own = sums.counts.power(2) @ us**2 / left_out**2
+    narrowed, sigma, held_out = _spread(left_out, own, latency_ms)
+    base, gap, weights, large, host = (float(v) for v in fit.added())
+    process = replace(
+        process, deviations=process.deviations * narrowed, rest=max(process.rest, _MOST_KIND)
+    )
+    return process, NetCalibration(base, 1.0, gap, weights, large, host, sigma, held_out)
+
+
+def _by_kinds(
+    model: LatencyModel,
+    launched: Sequence[Counter[Kernel]],
+    terms: np.ndarray,
+    latency_ms: np.ndarray,
+    profiled: bool,
+    seed: int,
+) -> tuple[Adjustment, NetCalibration]:
+    """Return a factor per kind of kernel, and how these add up."""
+    measured, scales = latency_ms * 1e3, _scales(model)
+    nets = _read(model, terms, launched)
+    fitted, noise = _fit(nets, measured, scales)
+    left_out = _left_out(nets, measured, scales, noise, seed)
+    own = nets.variance / (nets.us.sum(axis=1) ** 2)
+    narrowed, sigma, held_out = _spread(left_out, own, latency_ms)
     weight = nets.us.sum(axis=0)
     common = float(fitted.factors @ weight / weight.sum())
     # Measured kernels are what they are: what networks add to all of them is how they add up.
-    profiled = any(device.slug in op.devices for op in model.ops.values()) or any(
-        a.device == device.slug for a in model.adjustments
-    )
     shift = common if profiled else 0.0
     deviations = np.sqrt(np.maximum(np.diag(fitted.covariance), 0))
     factors = KindFactors(
-        device.slug,
+        model.device.slug,
         dict(zip(nets.kinds, (fitted.factors - shift).tolist(), strict=True)),
         dict(zip(nets.kinds, deviations.tolist(), strict=True)),
         (common - shift, _MOST_KIND),
         narrowed,
     )
     base, gap, weights, large, host = (float(v) for v in fitted.added)
-    calibration = NetCalibration(
-        base, float(np.exp(shift)), gap, weights, large, host, sigma, held_out
-    )
+    scale = float(np.exp(shift))
+    return factors, NetCalibration(base, scale, gap, weights, large, host, sigma, held_out)
+
+
+def _calibrated(
+    name: str,
+    model: LatencyModel,
+    adjustment: Adjustment,
+    nets: NetCalibration,
+    timings: Sequence[NetTiming],
+    source: str,
+    notes: str,
+) -> LatencyModel:
+    device = model.device
     keys = sorted({timing.net.key for timing in timings})
     data = {
         "source": source,
@@ -198,21 +261,17 @@ def _calibrated(
         f"{model.card.notes}"
     )
     card = replace(model.card, name=name, devices=(device,), data=data, notes=text.strip())
-    return LatencyModel(
-        card, model.ops, calibration, device, adjustments=(*model.adjustments, factors)
-    )
+    return LatencyModel(card, model.ops, nets, device, adjustments=(*model.adjustments, adjustment))
 
 
-def _read(
-    model: LatencyModel, timings: Sequence[NetTiming], launched: Sequence[Counter[Kernel]]
-) -> _Nets:
+def _read(model: LatencyModel, terms: np.ndarray, launched: Sequence[Counter[Kernel]]) -> _Nets:
     """Predict all kernels of all networks, and add them up by kind."""
     known = model.remember(kernel for counts in launched for kernel in counts)
     kind_of: dict[Kernel, str] = {}
-    by_op: dict[str, list[Kernel]] = {}
+    by_op: dict[tuple[str, str], list[Kernel]] = {}
     for kernel in dict.fromkeys(kernel for counts in launched for kernel in counts):
-        by_op.setdefault(kernel.op, []).append(kernel)
-    for op, kernels in by_op.items():
+        by_op.setdefault((kernel.op, kernel.dtype), []).append(kernel)
+    for (op, _), kernels in by_op.items():
         batch = KernelBatch.of(kernels, model.device, model.setting.threads)
         named = kinds_of(op)
         kind_of |= {k: named[i] for k, i in zip(kernels, kind_indices(batch).tolist(), strict=True)}
@@ -226,8 +285,6 @@ def _read(
             us[row, column[kind_of[kernel]]] += mean * count
             unsure[column[kind_of[kernel]]] += deviation * count
             variance[row] += (deviation * count) ** 2
-    costs: list[NetCost] = [model.cost(timing.net, timing.batch) for timing in timings]
-    terms = np.array([[float(c.launches), c.weight_mb, c.large_mb] for c in costs])
     return _Nets(kinds, us, terms, variance, unsure / us.sum(axis=0))
 
 

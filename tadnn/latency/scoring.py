@@ -7,12 +7,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tadnn.kernels import DTYPE_BYTES
 from tadnn.latency.memory import Memory
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import NetCost, large_mb
 from tadnn.nets import Block, Net, Shape, block_facts
-from tadnn.runtimes import find_runtime
+from tadnn.runtimes import MIXED, find_runtime
 from tadnn.spaces import Space
 
 _MOST_BLOCKS: Final = 50_000
@@ -60,6 +59,8 @@ class BlockScorer:
         placed = [[(block, shape) for _, block, shape, _ in net.chain(self.batch)] for net in nets]
         known = self._blocks.get((block for net in placed for block in net), self._costs)
         total = self.model.nets.latency_us
+        if self.model.setting.dtype == MIXED:  # a block's kernels depend on what stands before it
+            return np.array([total(self.model.cost(net, self.batch)) for net in nets]) / 1e3
         scored = np.empty(len(nets))
         for i, net in enumerate(placed):
             us, launches, mb, large = 0.0, 0, 0.0, 0.0
@@ -74,14 +75,14 @@ class BlockScorer:
 
     def _costs(self, blocks: Sequence[Placed]) -> list[BlockCost]:
         """Predict the kernels of blocks not seen before, all in one go."""
-        dtype = self.model.setting.dtype
+        dtype, size = self.model.setting.dtype, self.model.setting.weight_bytes
         launched = [self._runtime.lower(block, shape, dtype) for block, shape in blocks]
         memory = self.model.remember_us(kernel for kernels in launched for kernel in kernels)
         return [
             BlockCost(
                 sum(memory[kernel] for kernel in kernels),
                 len(kernels),
-                block_facts(block, shape).parameters * DTYPE_BYTES[dtype] / 1e6,
+                block_facts(block, shape).parameters * size / 1e6,
                 sum(large_mb(kernel, self.model.device) for kernel in kernels),
             )
             for (block, shape), kernels in zip(blocks, launched, strict=True)

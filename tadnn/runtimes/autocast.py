@@ -21,8 +21,6 @@ from tadnn.nets import Block, Layer, Net, Shape, block_facts
 from tadnn.nets import layers as vocabulary
 from tadnn.nets.layers.base import layer_kernels, rows_cols
 
-MIXED: Final = "amp"
-"""The dtype of a setting whose kernels are partly fp16, partly fp32."""
 HALF, SINGLE = "fp16", "fp32"
 
 _HALF: Final = (
@@ -47,18 +45,18 @@ _SINGLE_FUNCTIONS: Final = frozenset(
 )
 
 
-def autocast_kernels(net: Net, batch: int) -> list[Kernel]:
-    """Return every kernel that a network launches, in order; of two dtypes.
+def autocast_blocks(net: Net, batch: int) -> list[tuple[Kernel, ...]]:
+    """Return what each block of a network launches, in order; kernels of two dtypes.
 
     Raises:
         ShapeError: shapes don't fit; block and layer are named.
     """
-    kernels: list[Kernel] = []
+    blocks: list[tuple[Kernel, ...]] = []
     dtype = SINGLE
     for _, block, shape, _ in net.chain(batch):
         launched, dtype = _lowered(block, shape, dtype)
-        kernels.extend(launched)
-    return kernels
+        blocks.append(launched)
+    return blocks
 
 
 @functools.lru_cache(maxsize=16384)
@@ -67,7 +65,7 @@ def _lowered(block: Block, shape: Shape, dtype: str) -> tuple[tuple[Kernel, ...]
     facts = block_facts(block, shape)
     kernels: list[Kernel] = []
     dtypes: list[str] = []
-    for node, shapes, out in zip(block.nodes, facts.inputs, facts.outputs, strict=True):
+    for node, shapes in zip(block.nodes, facts.inputs, strict=True):
         taken = [dtypes[ref] if ref >= 0 else dtype for ref in node.inputs]
         given = _dtype(node.layer, taken)
         launched = _launched(node.layer, shapes, given)

@@ -72,11 +72,12 @@ def _unset_weights() -> Iterator[None]:
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            name = getattr(func, "__name__", "")
+            name, named = getattr(func, "__name__", ""), kwargs or {}
             in_place = name.endswith("_") and not name.endswith("__") and name not in _NO_FILLS
-            if in_place and args and isinstance(args[0], Parameter):
-                return args[0]
-            return func(*args, **(kwargs or {}))
+            filled = args[0] if args else named.get("tensor")
+            if in_place and isinstance(filled, Parameter):
+                return filled
+            return func(*args, **named)
 
     with Unset():
         yield
