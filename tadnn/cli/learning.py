@@ -244,7 +244,13 @@ def timed_nets(rows: list[TimingRow]) -> list[NetTiming]:
     from tadnn.latency import NetTiming
     from tadnn.search import resolve_target
 
-    return [NetTiming(resolve_target(r.target).net, r.batch, r.latency_ms) for r in rows]
+    targets = dict.fromkeys(row.target for row in rows)
+    with Bars().task("reading the networks", len(targets)) as advance:
+        nets = {}
+        for target in targets:
+            nets[target] = resolve_target(target).net
+            advance(1)
+    return [NetTiming(nets[row.target], row.batch, row.latency_ms) for row in rows]
 
 
 def show_errors(held_out: Mapping[str, Mapping[str, object]], title: str) -> None:

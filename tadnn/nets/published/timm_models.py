@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tadnn.errors import RequestError, UnknownName
+from tadnn.errors import MissingPackage, RequestError, UnknownName
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,12 +26,13 @@ def timm_module(name: str, size: int | None = None) -> tuple[nn.Module, int]:
         size: height and width of the images; None: those that timm tests it with.
 
     Raises:
-        RequestError: timm isn't installed, or the architecture is built for another size.
+        MissingPackage: timm isn't installed.
+        RequestError: the architecture can't be built for images of this size.
         UnknownName: timm has no such architecture.
     """
     for package in ("timm", "torchvision"):
         if importlib.util.find_spec(package) is None:
-            raise RequestError(
+            raise MissingPackage(
                 f"networks named timm:MODEL need the packages timm and torchvision; {package} "
                 f"isn't installed (pip install --no-deps timm torchvision)"
             )
@@ -52,9 +53,8 @@ def timm_module(name: str, size: int | None = None) -> tuple[nn.Module, int]:
     with _unset_weights(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated layers, and of weights with another head
         try:
-            module = timm.create_model(
-                name, pretrained=False, **({"img_size": size} if told else {})
-            )
+            options: dict[str, Any] = {"img_size": size} if told else {}
+            module: nn.Module = timm.create_model(name, pretrained=False, **options)
         except (TypeError, AssertionError, ValueError) as error:
             raise RequestError(
                 f"timm:{name} can't be built for images of {size} x {size}: {error}"

@@ -55,11 +55,11 @@ class Recorded:
     constants: dict[str, Tensor]
 
 
-class _Recorder(ProxyTorchDispatchMode):
+class _Recorder(ProxyTorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes operators. Torch lets few classes of modes look that early, so it claims to be one."""
 
     def __init__(self, recorded: Recorded, stack: list[tuple[str, Any]]) -> None:
-        TorchDispatchMode.__init__(self, _KEY)
+        TorchDispatchMode.__init__(self, _KEY)  # type: ignore[no-untyped-call]
         self._recorded, self._stack = recorded, stack
         self._nodes: dict[int, Node] = {}
         self._created: dict[int, Node] = {}
@@ -107,6 +107,7 @@ class _Recorder(ProxyTorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        out: Any
         name = func._schema.name.removeprefix("aten::")
         if name in _LIKE_INPUT and not (name == "batch_norm" and args[5]):
             out = torch.empty_like(args[0])
@@ -138,7 +139,8 @@ class _Recorder(ProxyTorchDispatchMode):
 
 def _without_values(tensor: Tensor) -> Tensor:
     like = torch.empty_like(tensor, device="meta")
-    return nn.Parameter(like, False) if isinstance(tensor, nn.Parameter) else like
+    held: object = tensor
+    return nn.Parameter(like, False) if isinstance(held, nn.Parameter) else like
 
 
 def record(module: nn.Module, example: Tensor) -> Recorded:

@@ -1,4 +1,4 @@
-"""The transformers of the public end-to-end timings, as networks of tadnn.
+"""The transformers that NeuSight timed end to end, as networks of tadnn.
 
 Layers run attention eagerly, as the timed library did: scores are written out, scaled, masked and
 normalised by kernels of their own, and GPT-2's GELU is eight operators (Hendrycks & Gimpel 2016,
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tadnn.nets import (
+    BlockBuilder,
     Embedding,
     LayerNorm,
     Linear,
@@ -66,11 +67,13 @@ class _Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.config.family == "bert":  # norms after the sums (Devlin et al. 2019)
             x = self.first(x + self.attend(x))
-            return self.second(x + self.project(nn.functional.gelu(self.expand(x))))
+            normed: Tensor = self.second(x + self.project(nn.functional.gelu(self.expand(x))))
+            return normed
         x = x + self.attend(self.first(x))
         hidden = self.expand(self.second(x))
         active = torch.relu(hidden) if self.config.family == "opt" else _gelu(hidden)
-        return x + self.project(active)
+        projected: Tensor = self.project(active)
+        return x + projected
 
     def attend(self, x: Tensor) -> Tensor:
         heads, head = self.config.heads, self.config.width // self.config.heads
@@ -86,7 +89,8 @@ class _Layer(nn.Module):
             scores = (query @ key.transpose(2, 3)) / math.sqrt(head)
             scores = scores + (self.padding if self.config.family == "bert" else self.mask)
         mixed = torch.softmax(scores, dim=3) @ value
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -95,20 +99,23 @@ def _gelu(x: Tensor) -> Tensor:
 
 
 @block
-def plain_embedding(b, vocabulary, width):
+def plain_embedding(b: BlockBuilder, vocabulary: int, width: int) -> None:
+    """Look tokens up and add their positions."""
     b.add(Embedding(vocabulary, width), b.input, name="embedding")
     b.add(PositionEmbedding(), name="positions")
 
 
 @block
-def normed_embedding(b, vocabulary, width):
+def normed_embedding(b: BlockBuilder, vocabulary: int, width: int) -> None:
+    """Look tokens up, add their positions and normalise, as BERT does."""
     b.add(Embedding(vocabulary, width), b.input, name="embedding")
     b.add(PositionEmbedding(), name="positions")
     b.add(LayerNorm(), name="norm")
 
 
 @block
-def scores_head(b, vocabulary):
+def scores_head(b: BlockBuilder, vocabulary: int) -> None:
+    """Normalise and score every token of the vocabulary."""
     b.add(LayerNorm(), b.input, name="norm")
     b.add(Linear(vocabulary, bias=False), name="classifier")
 
