@@ -56,11 +56,12 @@ class BlockScorer:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def _chunk(self, nets: Sequence[Net]) -> np.ndarray:
+        if self.model.setting.dtype == MIXED:  # a block's kernels depend on what stands before it
+            us = [self.model.nets.latency_us(self.model.cost(net, self.batch)) for net in nets]
+            return np.array(us) / 1e3
         placed = [[(block, shape) for _, block, shape, _ in net.chain(self.batch)] for net in nets]
         known = self._blocks.get((block for net in placed for block in net), self._costs)
         total = self.model.nets.latency_us
-        if self.model.setting.dtype == MIXED:  # a block's kernels depend on what stands before it
-            return np.array([total(self.model.cost(net, self.batch)) for net in nets]) / 1e3
         scored = np.empty(len(nets))
         for i, net in enumerate(placed):
             us, launches, mb, large = 0.0, 0, 0.0, 0.0
