@@ -57,8 +57,8 @@ class BlockScorer:
 
     def _chunk(self, nets: Sequence[Net]) -> np.ndarray:
         if self.model.setting.dtype == MIXED:  # a block's kernels depend on what stands before it
-            us = [self.model.nets.latency_us(self.model.cost(net, self.batch)) for net in nets]
-            return np.array(us) / 1e3
+            costs = [self.model.cost(net, self.batch) for net in nets]
+            return np.array([self.model.nets.latency_us(cost) for cost in costs]) / 1e3
         placed = [[(block, shape) for _, block, shape, _ in net.chain(self.batch)] for net in nets]
         known = self._blocks.get((block for net in placed for block in net), self._costs)
         total = self.model.nets.latency_us

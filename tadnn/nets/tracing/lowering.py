@@ -248,7 +248,9 @@ class Lowering:
         for dim in growing:
             each = -shape[dim]
             parts = torch.split(tensor, each, dim)
-            if dim != growing[0] or not all(torch.equal(part, parts[0]) for part in parts):
+            # Where weights are unset their values say nothing.
+            same = not self.copies or all(torch.equal(part, parts[0]) for part in parts)
+            if dim != growing[0] or not same:
                 raise TraceError(f"a constant differs with the batch{line_of(const.node)}")
             tensor = parts[0]
             if each == 1 and not repeated:
