@@ -102,18 +102,28 @@ def timed(data: Path, folder: Path, minutes: float) -> list[Timed]:
         except TadnnError as error:
             left[f"{target}: {error}"] += 1
             continue
-        facts = tuple(float(row[name]) for name in ("gmacs", "macts_m", "params_m"))
+        facts = facts_of(row)
         latency_ms = batch / float(row["samples_per_sec"]) * 1e3
-        found.append(Timed(row["model"], NetTiming(net, batch, latency_ms), facts))  # type: ignore[arg-type]
+        found.append(Timed(row["model"], NetTiming(net, batch, latency_ms), facts))
     for why, count in left.items():
         print(f"left out {count}: {why}", file=sys.stderr)
     return sorted(found, key=lambda t: (t.model, t.timing.net.input_shape))
 
 
+def facts_of(row: Mapping[str, str]) -> tuple[float, float, float]:
+    """Return GMACs, 1e6 activations and parameters; not a number where the table has none."""
+    gmacs, activations, parameters = (
+        float(row[name] or "nan") for name in ("gmacs", "macts_m", "params_m")
+    )
+    return gmacs, activations, parameters
+
+
 def line(train: Sequence[Timed], test: Sequence[Timed], seed: int) -> np.ndarray:
-    """A line through log GMACs, of the time an image takes."""
-    x, y = (np.log([max(t.facts[0], 1e-3) for t in part]) for part in (train, test))
-    slope, offset = np.polyfit(x, np.log([_image_ms(t) for t in train]), 1)
+    """A line through log GMACs, of the time an image takes; of typical GMACs where unknown."""
+    x, y = (np.log(np.maximum([t.facts[0] for t in part], 1e-3)) for part in (train, test))
+    y = np.where(np.isnan(y), np.nanmedian(x), y)
+    known = ~np.isnan(x)
+    slope, offset = np.polyfit(x[known], np.log([_image_ms(t) for t in train])[known], 1)
     return np.exp(slope * y + offset) * _batches(test)
 
 

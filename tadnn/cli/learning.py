@@ -224,7 +224,8 @@ def latency(
         print("?: outside of the profiled range")
     if prediction["unprofiled_share"]:
         share = share_text(prediction["unprofiled_share"])
-        print(f"{share} of it is of kinds that nobody measured: physics alone, a factor of two")
+        how = "physics, calibrated by whole networks" if model.calibrated else _PHYSICS_ALONE
+        print(f"{share} of it is of kinds that nobody measured: {how}")
     print(
         f"{found.name} on {model.name}, batch {batch}: "
         f"{prediction['latency_ms']:.3f} ± {prediction['std_ms']:.3f} ms"
@@ -301,6 +302,7 @@ _COMPARED = {
     "spearman": "Spearman",
 }
 _CONTRADICTIONS_SHOWN = 5
+_PHYSICS_ALONE = "physics alone, a factor of two"
 # The last two: shares of errors within one and two predicted standard deviations.
 _HELD_OUT = {
     "median_ape": "median",

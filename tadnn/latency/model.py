@@ -88,6 +88,11 @@ class LatencyModel:
         """The setting it is fitted for."""
         return self.card.setting
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether whole networks told what kernels that nobody measured have in common here."""
+        return any(adjustment.common_known for adjustment in self._adjusting)
+
     def on(self, device: DeviceSpec) -> LatencyModel:
         """Return the same model for another device.
 
@@ -228,7 +233,7 @@ class LatencyModel:
         # One kernel launched twice errs twice the same way; different kernels err independently.
         # Those that physics alone prices err alike: one coefficient stands behind them all, unless
         # whole networks have told it.
-        known = any(a.common_known for a in self._adjusting)
+        known = self.calibrated
         variance = sum((s.std_us * s.count) ** 2 for s in shares if s.profiled or known)
         alike = sum(s.std_us * s.count for s in shares if not (s.profiled or known))
         kernels = self.nets.scale**2 * (variance + alike**2)

@@ -24,8 +24,8 @@ def published_net(text: str, size: int | None = None) -> Net:
         size: of timm's images where the name has none; None: those that timm tests it with.
 
     Raises:
-        TargetError: the name doesn't read like that.
-        UnknownName: there is no such network.
+        TargetError: the name doesn't read like that, or timm has no such architecture.
+        UnknownName: there is no such transformer.
         MissingPackage: timm isn't installed.
         TraceError: timm's module cannot be read.
     """

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from tadnn.errors import MissingPackage, RequestError, UnknownName
+from tadnn.errors import MissingPackage, RequestError, TargetError, near_matches
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ def timm_module(name: str, size: int | None = None) -> tuple[nn.Module, int]:
     Raises:
         MissingPackage: timm isn't installed.
         RequestError: the architecture can't be built for images of this size.
-        UnknownName: timm has no such architecture.
+        TargetError: timm has no such architecture.
     """
     for package in ("timm", "torchvision"):
         if importlib.util.find_spec(package) is None:
@@ -44,7 +44,12 @@ def timm_module(name: str, size: int | None = None) -> tuple[nn.Module, int]:
         warnings.filterwarnings("ignore", ".*torch.jit.*", DeprecationWarning)
         import timm
     if not timm.is_model(name):
-        raise UnknownName("architecture of timm", name, timm.list_models())
+        near = near_matches(name, timm.list_models())
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise TargetError(
+            f"timm {timm.__version__} has no architecture {name!r} (a name without a tag of "
+            f"weights){hint}"
+        )
     facts: Any = timm.models.get_pretrained_cfg(name)
     usual = (facts.test_input_size or facts.input_size)[1] if facts is not None else 224
     size = usual if size is None else size
