@@ -15,7 +15,7 @@ from session_adapters import CdeConv, CdeDense
 from table_adapter import Measured, Pick, Row, RowByRow, TableAdapter, int_of, prefer, us_of
 
 from tadnn.kernels import Kernel
-from tadnn.nets.published.transformers import CONFIGS
+from tadnn.nets.published.configurations import CONFIGS
 
 
 class NeuSightGemm(RowByRow):

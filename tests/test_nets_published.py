@@ -136,7 +136,7 @@ class TestTimm:
         assert net.parameters == sum(p.numel() for p in module.parameters())
 
     def test_what_timm_lacks(self) -> None:
-        with pytest.raises(TargetError, match="no architecture 'resnet_18'.*did you mean resnet18"):
+        with pytest.raises(TargetError, match=r"no architecture 'resnet_18'.*mean resnet18"):
             published_net("timm:resnet_18@64")
         with pytest.raises((RequestError, TraceError), match="timm:vit_tiny_patch16_224"):
             published_net("timm:vit_tiny_patch16_224@7")

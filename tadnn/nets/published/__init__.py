@@ -46,7 +46,8 @@ def published_net(text: str, size: int | None = None) -> Net:
             return read_net(module, (3, side, side))
         except TraceError as error:
             raise TraceError(f"timm:{model}@{side}: {error}") from error
-    from tadnn.nets.published.transformers import CONFIGS, network
+    from tadnn.nets.published.configurations import CONFIGS
+    from tadnn.nets.published.transformers import network
 
     if model not in CONFIGS:
         raise UnknownName("transformer of NeuSight's timings", model, CONFIGS)
