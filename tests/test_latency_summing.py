@@ -25,7 +25,8 @@ from tadnn.latency.batch import KernelBatch
 from tadnn.latency.nets import NetCalibration
 from tadnn.latency.sum_columns import COLUMNS, process_columns, process_kinds
 from tadnn.latency.summed_process import GROUPS, Cosines, SummedProcess
-from tadnn.latency.summing import Fit, Sizes, Sums, _slopes, best_fit, fit_sums, read_sums
+from tadnn.latency.summing import Fit, Sizes, _slopes, best_fit, fit_sums
+from tadnn.latency.sums import Sums, read_sums
 from tadnn.nets import BatchNorm2d, Conv2d, Net, NetBuilder, ReLU, SiLU, block
 
 T4 = find_device("t4")
