@@ -71,6 +71,12 @@ bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baseli
 	$(BIN)/python benchmarks/whole_networks.py
 endif
 
+ifneq ($(wildcard benchmarks/zoo.py),)
+.PHONY: bench-zoo
+bench-zoo: $(VENV)/.test-stamp ## timm's networks on an RTX 3090, calibrated by half of them; reads them first, half an hour
+	$(BIN)/python benchmarks/zoo.py
+endif
+
 ifneq ($(wildcard benchmarks/ship_models.py),)
 .PHONY: ship-models
 ship-models: $(VENV)/.test-stamp ## fit the built-in latency models of GPUs to the public tables; half an hour

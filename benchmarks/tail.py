@@ -62,8 +62,7 @@ INPUT = (3, 224, 224)
 
 def published(name: str) -> Net:
     """Return one of timm's networks."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from torchvision_ops import make_torchvision_importable
+    from tadnn.nets.published.torchvision_ops import make_torchvision_importable
 
     make_torchvision_importable()
     with warnings.catch_warnings():

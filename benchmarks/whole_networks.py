@@ -24,13 +24,14 @@ import numpy as np
 from latency import some
 from public_tables import DATA, read_device
 from threadpoolctl import threadpool_limits
-from transformers import CONFIGS, network
 
 from tadnn.errors import TadnnError
 from tadnn.kernels import KernelRow, TimingRow
 from tadnn.latency import LatencyModel, NetTiming, calibrate, error_summary, fit_kernels
 from tadnn.latency.calibrating import FEWEST_TIMINGS
 from tadnn.latency.checking import BEATEN_BY, floor_us
+from tadnn.nets.published.configurations import CONFIGS
+from tadnn.nets.published.transformers import network
 from tadnn.runtimes import Setting
 
 GPUS = ("a100-40gb", "v100", "p100", "t4", "p4")

@@ -334,6 +334,16 @@ class TestCosts:
             ),
             ("linear(m=5,n=10,k=64)", 6400, 5 * 64 + 640, 50, (1, 5, 10, 64)),
             ("bmm(b=3,m=5,n=10,k=64)", 19200, 3 * (5 * 64 + 640), 150, (3, 5, 10, 64)),
+            # 3 heads; 5 queries of width 8 meet 7 keys, and gather values of width 4.
+            (
+                "attention(b=3,t=5,s=7,d=8,e=4)",
+                2 * 3 * 5 * 7 * 8 + 2 * 3 * 5 * 7 * 4,
+                3 * (5 * 8 + 7 * 8 + 7 * 4),
+                3 * 5 * 4,
+                (3, 5, 7, 12),
+            ),
+            # What is read is twice as wide as what is written, or the reverse: three widths.
+            ("cast(rows=6,cols=49)", 0, 588, 294, None),
             ("relu(rows=6,cols=49)", 0, 294, 294, None),
             ("add(rows=6,cols=49)", 0, 588, 294, None),
             ("softmax(rows=6,cols=49)", 0, 294, 294, None),

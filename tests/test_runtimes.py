@@ -86,6 +86,8 @@ ONE_OF_EACH = [
     *(Kernel(op, (6, 63)) for op in ["gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "relu6"]),
     *(Kernel(op, (6, 63)) for op in ["hard_sigmoid", "hard_swish", "leaky_relu"]),
     *(Kernel(op, (6, 63)) for op in ["scalar", "pointwise"]),
+    Kernel.parse("attention(b=2,t=3,s=4,d=5,e=6)"),
+    Kernel("cast", (6, 63)),
     Kernel.parse("opaque(n=3,flops=40,read=7,written=5)"),
 ]
 
@@ -185,6 +187,11 @@ def expected(kernel: Kernel, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tens
             return x @ rest[0].T + bias
         case "bmm":
             return x @ rest[0]
+        case "attention":
+            scores = torch.softmax(x @ rest[0].transpose(1, 2) / math.sqrt(5), -1)
+            return scores @ rest[1]
+        case "cast":
+            return x.double()
         case "relu":
             return x.clamp(min=0)
         case "add":

@@ -12,7 +12,8 @@ from typing import Final
 
 import torch
 from torch import nn
-from torchvision_ops import make_torchvision_importable
+
+from tadnn.nets.published.torchvision_ops import make_torchvision_importable
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,8 @@ def latency(
         print("?: outside of the profiled range")
     if prediction["unprofiled_share"]:
         share = share_text(prediction["unprofiled_share"])
-        print(f"{share} of it is of kinds that nobody measured: physics alone, a factor of two")
+        how = "physics, calibrated by whole networks" if model.calibrated else _PHYSICS_ALONE
+        print(f"{share} of it is of kinds that nobody measured: {how}")
     print(
         f"{found.name} at {'x'.join(map(str, found.net.input_shape))} on {model.name}, "
         f"batch {batch}: {prediction['latency_ms']:.3f} ± {prediction['std_ms']:.3f} ms"
@@ -244,7 +245,13 @@ def timed_nets(rows: list[TimingRow]) -> list[NetTiming]:
     from tadnn.latency import NetTiming
     from tadnn.search import resolve_target
 
-    return [NetTiming(resolve_target(r.target).net, r.batch, r.latency_ms) for r in rows]
+    targets = dict.fromkeys(row.target for row in rows)
+    with Bars().task("reading the networks", len(targets)) as advance:
+        nets = {}
+        for target in targets:
+            nets[target] = resolve_target(target).net
+            advance(1)
+    return [NetTiming(nets[row.target], row.batch, row.latency_ms) for row in rows]
 
 
 def show_errors(held_out: Mapping[str, Mapping[str, object]], title: str) -> None:
@@ -295,6 +302,7 @@ _COMPARED = {
     "spearman": "Spearman",
 }
 _CONTRADICTIONS_SHOWN = 5
+_PHYSICS_ALONE = "physics alone, a factor of two"
 # The last two: shares of errors within one and two predicted standard deviations.
 _HELD_OUT = {
     "median_ape": "median",

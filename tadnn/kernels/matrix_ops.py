@@ -153,3 +153,24 @@ class BatchedMatmulOp(MatrixOp):
     def matrix(self, d: Dims) -> tuple[Any, Any, Any, Any]:
         """Return the products."""
         return (d["b"], d["m"], d["n"], d["k"])
+
+
+class AttentionOp(MatrixOp):
+    """softmax(q k^T) v of b heads in one kernel: t queries, s keys of width d, values of width e.
+
+    The scores stay on chip (Dao et al. 2022); its FLOPs are those of both products.
+    """
+
+    sizes = ("b", "t", "s", "d", "e")
+
+    def output(self, d: Dims) -> Any:
+        """Return b t e."""
+        return d["b"] * d["t"] * d["e"]
+
+    def read(self, d: Dims) -> Any:
+        """Return queries, keys and values."""
+        return d["b"] * (d["t"] * d["d"] + d["s"] * (d["d"] + d["e"]))
+
+    def matrix(self, d: Dims) -> tuple[Any, Any, Any, Any]:
+        """Return one product of the scores' m and n, contracted over both widths."""
+        return (d["b"], d["t"], d["s"], d["d"] + d["e"])

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from tadnn.kernels.matrix_ops import BatchedMatmulOp, Conv2dOp, ConvTranspose2dOp, LinearOp
+from tadnn.kernels.matrix_ops import (
+    AttentionOp,
+    BatchedMatmulOp,
+    Conv2dOp,
+    ConvTranspose2dOp,
+    LinearOp,
+)
 from tadnn.kernels.memory_ops import (
     AdaptiveAvgPool2dOp,
     BatchNormOp,
@@ -33,6 +39,7 @@ OPS: Final[dict[str, Op]] = {
     "conv_transpose2d": ConvTranspose2dOp(),
     "linear": LinearOp(),
     "bmm": BatchedMatmulOp(),
+    "attention": AttentionOp(),  # in one kernel
     "relu": RowwiseOp(),
     "relu6": RowwiseOp(),
     "leaky_relu": RowwiseOp(),
@@ -44,6 +51,7 @@ OPS: Final[dict[str, Op]] = {
     "hard_swish": RowwiseOp(),
     "tanh": RowwiseOp(),
     "scalar": RowwiseOp(),  # arithmetic with a number
+    "cast": RowwiseOp(inputs=2),  # between the kernel's dtype and one twice as wide
     "pointwise": RowwiseOp(),  # any other function of one value
     "add": RowwiseOp(inputs=2),
     "add_cols": RowwiseOp(per_col=1),  # one row added to every row

@@ -23,6 +23,8 @@ class Adjustment(ABC):
     """
 
     kind: ClassVar[str]
+    common_known: ClassVar[bool] = False
+    """Whether what kernels that nobody measured have in common was found, in whole networks."""
     device: str
 
     @abstractmethod

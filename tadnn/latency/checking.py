@@ -32,11 +32,11 @@ _SHOWN: Final = 3
 
 
 def floor_us(kernels: Sequence[Kernel], device: DeviceSpec, threads: int) -> np.ndarray:
-    """Return the microseconds that kernels of one dtype take at the very least, [n]."""
+    """Return the microseconds that kernels take at the very least, [n]."""
     least = np.empty(len(kernels))
-    by_op: dict[str, list[int]] = {}
+    by_op: dict[tuple[str, str], list[int]] = {}
     for i, kernel in enumerate(kernels):
-        by_op.setdefault(kernel.op, []).append(i)
+        by_op.setdefault((kernel.op, kernel.dtype), []).append(i)
     for at in by_op.values():
         batch = KernelBatch.of([kernels[i] for i in at], device, threads)
         least[at] = np.maximum(*_plain_roofline(batch)) / BEATEN_BY

@@ -55,6 +55,7 @@ class KindFactors(Adjustment):
     """
 
     kind: ClassVar[str] = "kind-factors"
+    common_known: ClassVar[bool] = True
 
     device: str
     factors: Mapping[str, float]

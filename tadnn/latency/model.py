@@ -11,7 +11,7 @@ import numpy as np
 
 from tadnn.errors import SettingMismatch
 from tadnn.hardware import DeviceSpec
-from tadnn.kernels import DTYPE_BYTES, Kernel
+from tadnn.kernels import Kernel
 from tadnn.latency.adjustment import Adjustment
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.card import Card
@@ -90,6 +90,11 @@ class LatencyModel:
     def setting(self) -> Setting:
         """The setting it is fitted for."""
         return self.card.setting
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether whole networks told what kernels that nobody measured have in common here."""
+        return any(adjustment.common_known for adjustment in self._adjusting)
 
     def on(self, device: DeviceSpec) -> LatencyModel:
         """Return the same model for another device.
@@ -222,16 +227,18 @@ class LatencyModel:
     def _cost(
         self, net: Net, counts: Mapping[Kernel, int], memory: Mapping[Kernel, Known]
     ) -> NetCost:
-        weight_mb = net.parameters * DTYPE_BYTES[self.setting.dtype] / 1e6
+        weight_mb = net.parameters * self.setting.weight_bytes / 1e6
         total = sum(memory[k][0] * count for k, count in counts.items())
         large = sum(large_mb(k, self.device) * n for k, n in counts.items())
         return NetCost(total, sum(counts.values()), weight_mb, large)
 
     def _deviation_us(self, total_us: float, shares: Sequence[KernelShare]) -> float:
         # One kernel launched twice errs twice the same way; different kernels err independently.
-        # Those that physics alone prices err alike: one coefficient stands behind them all.
-        variance = sum((s.std_us * s.count) ** 2 for s in shares if s.profiled)
-        alike = sum(s.std_us * s.count for s in shares if not s.profiled)
+        # Those that physics alone prices err alike: one coefficient stands behind them all, unless
+        # whole networks have told it.
+        known = self.calibrated
+        variance = sum((s.std_us * s.count) ** 2 for s in shares if s.profiled or known)
+        alike = sum(s.std_us * s.count for s in shares if not (s.profiled or known))
         kernels = self.nets.scale**2 * (variance + alike**2)
         return math.sqrt(kernels + (self.nets.sigma * total_us) ** 2)
 
@@ -245,15 +252,16 @@ class LatencyModel:
         return list(zip(self.predict_us(kernels).tolist(), large, strict=True))
 
     def _batches(self, kernels: Sequence[Kernel]) -> Iterator[tuple[str, list[int], KernelBatch]]:
-        """Yield op, positions and batch of the kernels of each op."""
-        by_op: dict[str, list[int]] = {}
+        """Yield op, positions and batch of the kernels of each op (and dtype)."""
+        by_op: dict[tuple[str, str], list[int]] = {}
+        dtypes = self.setting.dtypes
         for i, kernel in enumerate(kernels):
-            if kernel.dtype != self.setting.dtype:
+            if kernel.dtype not in dtypes:
                 raise SettingMismatch(
                     f"{self.name} predicts {self.setting.dtype} kernels; got {kernel.key}"
                 )
-            by_op.setdefault(kernel.op, []).append(i)
-        for op, at in by_op.items():
+            by_op.setdefault((kernel.op, kernel.dtype), []).append(i)
+        for (op, _), at in by_op.items():
             batch = KernelBatch.of(
                 [kernels[i] for i in at], self.device, self.setting.threads, self.setting.math
             )

@@ -9,12 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from tadnn.kernels import DTYPE_BYTES
 from tadnn.latency.memory import Memory
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import NetCost
 from tadnn.nets import Block, Net, Shape, block_facts
-from tadnn.runtimes import find_runtime
+from tadnn.runtimes import MIXED, find_runtime
 from tadnn.spaces import Space
 
 _MOST_BLOCKS: Final = 50_000
@@ -62,6 +61,9 @@ class BlockScorer:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def _chunk(self, nets: Sequence[Net]) -> np.ndarray:
+        if self.model.setting.dtype == MIXED:  # a block's kernels depend on what stands before it
+            costs = [self.model.cost(net, self.batch) for net in nets]
+            return np.array([self.model.nets.latency_us(cost) for cost in costs]) / 1e3
         placed = [[(block, shape) for _, block, shape, _ in net.chain(self.batch)] for net in nets]
         known = self._blocks.get((block for net in placed for block in net), self._costs)
         total = self.model.nets.latency_us
@@ -79,7 +81,7 @@ class BlockScorer:
 
     def _costs(self, blocks: Sequence[Placed]) -> list[BlockCost]:
         """Predict the kernels of blocks not seen before, all in one go."""
-        dtype = self.model.setting.dtype
+        dtype, size = self.model.setting.dtype, self.model.setting.weight_bytes
         launched = [self._runtime.lower(block, shape, dtype) for block, shape in blocks]
         memory = self.model.remember_costs(kernel for kernels in launched for kernel in kernels)
         costs = []
@@ -89,7 +91,7 @@ class BlockScorer:
                 kernel_us, kernel_large = memory[kernel]
                 us += kernel_us
                 large += kernel_large
-            weight_mb = block_facts(block, shape).parameters * DTYPE_BYTES[dtype] / 1e6
+            weight_mb = block_facts(block, shape).parameters * size / 1e6
             costs.append(BlockCost(us, len(kernels), weight_mb, large))
         return costs
 

@@ -25,6 +25,8 @@ from tadnn.latency.kind_factors import KindFactors
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import NetCalibration
 from tadnn.latency.op_model import OpModel
+from tadnn.latency.physics import PHYSICS, physics_model
+from tadnn.latency.summed_process import SummedProcess
 from tadnn.runtimes import Setting
 
 CARD, NUMBERS, KERNELS = "card.yaml", "model.npz", "kernels.csv.gz"
@@ -85,7 +87,7 @@ def save_latency_model(
 
 
 def load_latency_model(name: str) -> LatencyModel:
-    """Load ``NAME`` or ``NAME@DEVICE`` from ``latency_models/``.
+    """Load ``NAME`` or ``NAME@DEVICE`` from ``latency_models/``; ``physics-...`` needs no file.
 
     Raises:
         UnknownName: there is no such model or device; near matches are shown.
@@ -94,6 +96,8 @@ def load_latency_model(name: str) -> LatencyModel:
         CorruptFile: a file is damaged, or the data isn't what the card says.
     """
     plain, at, wanted = name.partition("@")
+    if plain.startswith(PHYSICS) and plain not in LATENCY_MODELS.entries():
+        return physics_model(plain, wanted)
     model = _load(LATENCY_MODELS.find(plain), plain)
     if not at:
         devices = model.card.devices
@@ -175,6 +179,8 @@ def _adjustment(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Ad
         return Adaptation.from_dict(data, arrays)
     if data["kind"] == KindFactors.kind:
         return KindFactors.from_dict(data)
+    if data["kind"] == SummedProcess.kind:
+        return SummedProcess.from_dict(data, arrays)
     raise ValueError(f"unknown adjustment {data['kind']!r}")
 
 

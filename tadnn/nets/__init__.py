@@ -65,7 +65,7 @@ from tadnn.nets.layers import (
 )
 from tadnn.nets.net import Net, NetBuilder, PlacedLayer
 from tadnn.nets.onnx import to_onnx
-from tadnn.nets.tracing import Traced, trace
+from tadnn.nets.tracing import Traced, read_net, trace
 from tadnn.nets.weights import load_weights, save_weights
 
 __all__ = [
@@ -141,6 +141,7 @@ __all__ = [
     "block",
     "block_facts",
     "load_weights",
+    "read_net",
     "save_weights",
     "to_onnx",
     "trace",

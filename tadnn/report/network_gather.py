@@ -157,13 +157,11 @@ def _stair(title: str, kernel: Kernel, size: str, model: LatencyModel) -> StairV
 
 def _block_latency(net: Net, batch: int, model: LatencyModel) -> dict[str, float]:
     """Return the sum of each block's kernels, microseconds."""
-    from tadnn.runtimes import find_runtime
+    from tadnn.runtimes import find_runtime, lower_blocks
 
     runtime = find_runtime(model.setting.runtime)
-    launched = {
-        name: runtime.lower(block, shape, model.setting.dtype)
-        for name, block, shape, _ in net.chain(batch)
-    }
+    blocks = lower_blocks(net, batch, model.setting.dtype, runtime)
+    launched = {name: kernels for (name, _), kernels in zip(net.blocks, blocks, strict=True)}
     known = model.remember_costs(kernel for kernels in launched.values() for kernel in kernels)
     return {name: sum(known[k][0] for k in kernels) for name, kernels in launched.items()}
 

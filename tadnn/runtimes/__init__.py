@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from tadnn.errors import UnknownName
-from tadnn.runtimes.base import Observation, Run, Runtime, lower_net
+from tadnn.runtimes.base import Observation, Run, Runtime, lower_blocks, lower_net
 from tadnn.runtimes.cuda_graph import CudaGraph
 from tadnn.runtimes.cuda_kernels import CudaKernels
 from tadnn.runtimes.onnxruntime import OnnxRuntime
-from tadnn.runtimes.setting import Setting
+from tadnn.runtimes.setting import MIXED, Setting
 from tadnn.runtimes.torch_compile import TorchCompile
 from tadnn.runtimes.torch_eager import TorchEager
 
@@ -32,6 +32,7 @@ def find_runtime(name: str) -> Runtime:
 
 
 __all__ = [
+    "MIXED",
     "RUNTIMES",
     "CudaGraph",
     "CudaKernels",
@@ -43,5 +44,6 @@ __all__ = [
     "TorchCompile",
     "TorchEager",
     "find_runtime",
+    "lower_blocks",
     "lower_net",
 ]

@@ -10,7 +10,7 @@ from typing import ClassVar
 from tadnn.errors import RequestError
 from tadnn.kernels import Kernel
 from tadnn.nets import Block, Net, Shape
-from tadnn.runtimes.setting import Setting
+from tadnn.runtimes.setting import MIXED, Setting
 
 Run = Callable[[], object]
 """Does the work once. On a CUDA device it may return before the work is done."""
@@ -120,10 +120,15 @@ class Runtime(ABC):
         """Check that a setting is one of this runtime's.
 
         Raises:
-            RequestError: it belongs to another.
+            RequestError: it belongs to another, or can only be predicted.
         """
         if setting.runtime != self.name:
             raise RequestError(f"{self.name} runs its own settings; got {setting.label!r}")
+        if setting.dtype == MIXED:
+            raise RequestError(
+                f"networks in dtype {MIXED!r} are predicted from timings of others (tadnn "
+                f"calibrate), not run here; what runs is fp32, fp16 or bf16"
+            )
 
 
 def lower_net(net: Net, batch: int, dtype: str, runtime: Runtime) -> list[Kernel]:
@@ -132,7 +137,19 @@ def lower_net(net: Net, batch: int, dtype: str, runtime: Runtime) -> list[Kernel
     Raises:
         ShapeError: shapes don't fit; block and layer are named.
     """
-    kernels: list[Kernel] = []
-    for _, block, shape, _ in net.chain(batch):
-        kernels.extend(runtime.lower(block, shape, dtype))
-    return kernels
+    return [kernel for kernels in lower_blocks(net, batch, dtype, runtime) for kernel in kernels]
+
+
+def lower_blocks(net: Net, batch: int, dtype: str, runtime: Runtime) -> list[tuple[Kernel, ...]]:
+    """Return what each block of a network launches, in order.
+
+    Raises:
+        ShapeError: shapes don't fit; block and layer are named.
+        RequestError: the runtime has no mixed precision, and it was asked for.
+    """
+    if dtype == MIXED:
+        from tadnn.runtimes.autocast import autocast_blocks
+
+        runtime.require_kind("cuda")
+        return autocast_blocks(net, batch)
+    return [runtime.lower(block, shape, dtype) for _, block, shape, _ in net.chain(batch)]

@@ -7,9 +7,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from tadnn.errors import RequestError, near_matches
+from tadnn.kernels import DTYPE_BYTES
 
+MIXED: Final = "amp"
+"""The dtype of a setting whose kernels are partly fp16, partly fp32."""
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
-    "dtype": ("fp32", "fp16", "bf16"),
+    "dtype": ("fp32", "fp16", "bf16", "amp"),
     "math": ("ieee", "tf32"),
     "layout": ("nchw", "nhwc"),
 }
@@ -21,7 +24,8 @@ class Setting:
 
     Args:
         runtime: the name of a runtime, such as ``"torch-eager"``.
-        dtype: of weights and activations.
+        dtype: of weights and activations; ``"amp"`` is torch's automatic mixed precision on a
+            GPU, with kernels of fp16 and fp32.
         math: ``"tf32"`` lets NVIDIA tensor cores round fp32 operands, ``"ieee"`` doesn't.
         layout: of images in memory; ``"nhwc"`` is torch's channels_last.
         threads: CPU threads of one operator.
@@ -55,6 +59,16 @@ class Setting:
         flush_l2: object = self.flush_l2
         if not isinstance(flush_l2, bool):
             raise RequestError(f"flush_l2 is true or false; got {flush_l2!r}")
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """What kernels are of."""
+        return ("fp16", "fp32") if self.dtype == MIXED else (self.dtype,)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a weight."""
+        return DTYPE_BYTES[self.dtypes[-1]]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the setting as JSON-able data; ``flush_l2`` only where it is on.

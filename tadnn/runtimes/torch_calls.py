@@ -306,6 +306,17 @@ def _rms_norm(kernel: Kernel, operands: Operands) -> Run:
     return operands.calls(F.rms_norm, [kernel.sizes], (columns,), operands.fixed(columns))
 
 
+def _attention(kernel: Kernel, operands: Operands) -> Run:
+    b, t, s, d, e = kernel.sizes
+    shapes = [(b, t, d), (b, s, d), (b, s, e)]
+    return operands.calls(F.scaled_dot_product_attention, shapes)
+
+
+def _cast(kernel: Kernel, operands: Operands) -> Run:
+    wider = torch.float64 if operands.dtype == torch.float32 else torch.float32
+    return operands.calls(lambda x: x.to(wider), [kernel.sizes])
+
+
 ELEMENTWISE: Final[dict[str, Callable[[Tensor], Tensor]]] = {
     "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
@@ -326,9 +337,11 @@ _CALLS: Final[dict[str, Callable[[Kernel, Operands], Run]]] = {
     "adaptive_avg_pool2d": _adaptive_avg_pool2d,
     "add": functools.partial(_binary, torch.add),
     "add_cols": _add_cols,
+    "attention": _attention,
     "avg_pool2d": _avg_pool2d,
     "batch_norm": _batch_norm,
     "bmm": _bmm,
+    "cast": _cast,
     "concat": _concat,
     "conv2d": _conv2d,
     "conv_transpose2d": _conv_transpose2d,

@@ -1,8 +1,9 @@
 """TARGETs: how a network is named on the command line.
 
 ``file.py:callable``, ``package.module:callable``, a Net or architecture JSON file,
-or ``STUDY#TRIAL``. What a callable returns is a Net or any ``nn.Module``, which is traced;
-a module that stands there ready will do as well.
+``STUDY#TRIAL``, or a published network (``timm:MODEL@SIZE``, ``neusight:MODEL@TOKENS``). What a
+callable returns is a Net or any ``nn.Module``, which is traced; a module that stands there ready
+will do as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tadnn.errors import SpaceError, TadnnError, TargetError, TraceError, UnknownName
 from tadnn.files import SEARCH_SPACES, read_json
 from tadnn.nets import Net, Shape, Traced, trace
+from tadnn.nets.published import PUBLISHED, published_net
 from tadnn.search.load import load_spec
 from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, RESULT_ATTR, unpack_net
 from tadnn.search.spec import StudySpec
@@ -32,7 +34,7 @@ MODULE_INPUT: Final[Shape] = (3, 224, 224)
 
 _FORMS = (
     "a TARGET is file.py:callable, package.module:callable, a JSON file with a Net or an "
-    "architecture, or STUDY#TRIAL"
+    "architecture, STUDY#TRIAL, timm:MODEL@SIZE or neusight:MODEL@TOKENS"
 )
 
 
@@ -78,6 +80,9 @@ def resolve_target(text: str, input_shape: Shape | None = None, phase: str | Non
         target = _from_json(Path(text), input_shape, phase)
     elif phase is not None:
         raise TargetError(f"only an architecture has phases; got {text!r} and phase {phase!r}")
+    elif text.partition(":")[0] in PUBLISHED:
+        size = input_shape[-1] if input_shape is not None else None
+        target = Target(text.partition(":")[2], published_net(text, size))
     elif ":" in text:
         target = _from_callable(text, input_shape)
     else:

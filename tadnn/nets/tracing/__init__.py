@@ -64,4 +64,23 @@ def trace(
     return trace_module(module, input_shape, dtype=dtype, example=example)
 
 
-__all__ = ["Traced", "trace"]
+def read_net(module: nn.Module, input_shape: Shape) -> Net:
+    """Return the network that a module computes in evaluation mode, without its weights.
+
+    That of :func:`trace`, but for names of layers here and there, several times as fast, and
+    without touching the weights: for pricing hundreds of networks.
+
+    Args:
+        module: takes one tensor with the batch first and gives one; on the CPU.
+        input_shape: one input without the batch dimension, such as (3, 224, 224).
+
+    Raises:
+        TraceError: the module cannot be read.
+        RequestError: the shape is none.
+    """
+    from tadnn.nets.tracing.tracing import read_module
+
+    return read_module(module, input_shape)
+
+
+__all__ = ["Traced", "read_net", "trace"]

@@ -14,6 +14,7 @@ from torch.fx import Node
 from tadnn.errors import TraceError
 from tadnn.nets.layers import Shape
 from tadnn.nets.tracing.graph import line_of
+from tadnn.nets.tracing.recording import Recorded
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Constants:
     ``sized`` are nodes that depend on the input, and of which a constant takes the size.
     """
 
-    program: ExportedProgram
+    program: ExportedProgram | Recorded
     sized: set[Node] = field(default_factory=set)
     _tensors: dict[Node, Any] = field(default_factory=dict)
     _trained: dict[Node, bool] = field(default_factory=dict)

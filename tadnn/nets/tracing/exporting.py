@@ -22,6 +22,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from tadnn.errors import TraceError
+from tadnn.nets.tracing.recording import Recorded, record
 
 _TORCH = str(Path(torch.__file__).parent)
 _HERE = str(Path(__file__).parent)
@@ -79,6 +80,20 @@ def export(module: nn.Module, example: Tensor) -> ExportedProgram:
         raise TraceError(_in_words(module, example, error)) from error
 
 
+def recorded(module: nn.Module, example: Tensor) -> Recorded:
+    """Return the module's graph for one batch, recorded, which is several times as fast.
+
+    Raises:
+        TraceError: only torch.export can follow the module.
+        Exception: whatever the module's forward raises on tensors without values.
+    """
+    with as_it_was(module), _quiet():
+        program = record(module, example)
+    if _recurrent(program) or _must_be_functional(program):
+        raise TraceError("operators must be taken apart, or what is written in place be followed")
+    return program
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence what torch prints of its own insides, whole graphs among it."""
@@ -92,7 +107,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _recurrent(program: ExportedProgram) -> dict[Any, Any]:
+def _recurrent(program: ExportedProgram | Recorded) -> dict[Any, Any]:
     """Return how the program's recurrent operators are computed step by step; empty without any.
 
     Their steps are products and activations, which are counted and priced as such.
@@ -106,7 +121,7 @@ def _recurrent(program: ExportedProgram) -> dict[Any, Any]:
     return dict(get_decompositions(list(found))) if found else {}
 
 
-def _must_be_functional(program: ExportedProgram) -> bool:
+def _must_be_functional(program: ExportedProgram | Recorded) -> bool:
     """Tell whether something is written in place that is read by another name afterwards.
 
     Everything else that is written in place has the same graph without: whoever reads it later

@@ -20,6 +20,7 @@ from torch.fx import Node
 
 from tadnn.errors import TraceError
 from tadnn.nets.layers import Shape
+from tadnn.nets.tracing.recording import Recorded
 
 BATCHES: Final = (2, 3)
 """The batches of the two exports."""
@@ -73,7 +74,9 @@ class Call:
         return str(self.node.target)
 
 
-def operators(first: ExportedProgram, second: ExportedProgram) -> Iterator[Call]:
+def operators(
+    first: ExportedProgram | Recorded, second: ExportedProgram | Recorded
+) -> Iterator[Call]:
     """Yield every operator in order.
 
     Raises:

@@ -66,12 +66,13 @@ Rule = Callable[["Lowering", Call], "Value | tuple[Value, ...] | None"]
 
 @dataclass
 class Lowering:
-    """Collects the layers of one graph."""
+    """Collects the layers of one graph; ``copies``: weights are copies, not the module's own."""
 
     constants: Constants
     input_shape: Shape
     items: list[Item] = field(default_factory=list)
     values: dict[Node, Operand | tuple[Operand, ...]] = field(default_factory=dict)
+    copies: bool = True
     _origin: Origin = field(default_factory=lambda: Origin((), (), ""))
     _name: str = ""
 
@@ -130,7 +131,7 @@ class Lowering:
         shape = merged_shape(
             *(layer.infer(*(at_batch(v.shape, batch) for v in taken)) for batch in BATCHES)
         )
-        kept = {n: _weight(t) for n, t in (weights or {}).items() if t is not None}
+        kept = {n: self._weight(t) for n, t in (weights or {}).items() if t is not None}
         refs = tuple(value.item for value in taken)
         return self._add(Item(layer, refs, kept, self._origin, shape, self._name))
 
@@ -247,7 +248,9 @@ class Lowering:
         for dim in growing:
             each = -shape[dim]
             parts = torch.split(tensor, each, dim)
-            if dim != growing[0] or not all(torch.equal(part, parts[0]) for part in parts):
+            # Where weights are unset their values say nothing.
+            same = not self.copies or all(torch.equal(part, parts[0]) for part in parts)
+            if dim != growing[0] or not same:
                 raise TraceError(f"a constant differs with the batch{line_of(const.node)}")
             tensor = parts[0]
             if each == 1 and not repeated:
@@ -261,7 +264,7 @@ class Lowering:
         sizes = tuple(tensor.shape) or (1,)
         layer = Stored(sizes, per_input, trained, kind)
         out = (-sizes[0], *sizes[1:]) if per_input else sizes
-        weights = {"value": _weight(tensor).reshape(sizes)}
+        weights = {"value": self._weight(tensor).reshape(sizes)}
         made = self._add(Item(layer, (ANY,), weights, self._origin, out, "stored"))
         back = [*range(1, moved + 1), 0, *range(moved + 1, len(sizes))]
         return self.permuted(made, back) if per_input and moved else made
@@ -269,9 +272,20 @@ class Lowering:
     def table(self, tensor: Tensor) -> Value:
         """Return a tensor that isn't trained as a value."""
         sizes = tuple(tensor.shape) or (1,)
-        weights = {"value": _weight(tensor).reshape(sizes)}
+        weights = {"value": self._weight(tensor).reshape(sizes)}
         layer = Stored(sizes, False, False)
         return self._add(Item(layer, (ANY,), weights, self._origin, sizes, "stored"))
+
+    def _weight(self, tensor: Tensor) -> Tensor:
+        made = tensor.detach()
+        if not self.copies:
+            return made
+        if made.is_floating_point():
+            made = made.to(torch.float32)
+        elif made.dtype != torch.bool:
+            made = made.to(torch.int64)
+        # A copy: the network's weights are no view of the module's, nor of each other's.
+        return made.clone(memory_format=torch.contiguous_format)
 
 
 def identity(lo: Lowering, value: Value) -> Value:
@@ -281,13 +295,3 @@ def identity(lo: Lowering, value: Value) -> Value:
 
 def _with(shape: Shape, dim: int, size: int) -> Shape:
     return (*shape[:dim], size, *shape[dim + 1 :])
-
-
-def _weight(tensor: Tensor) -> Tensor:
-    made = tensor.detach()
-    if made.is_floating_point():
-        made = made.to(torch.float32)
-    elif made.dtype != torch.bool:
-        made = made.to(torch.int64)
-    # A copy: the network's weights are no view of the module's, nor of each other's.
-    return made.clone(memory_format=torch.contiguous_format)

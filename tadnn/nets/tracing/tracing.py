@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 
 from tadnn.errors import RequestError, ShapeError, TraceError
 from tadnn.nets.blocks import INPUT
 from tadnn.nets.layers import Opaque, Shape
+from tadnn.nets.net import Net
 from tadnn.nets.tracing import Traced
 from tadnn.nets.tracing.constants import Const, Constants
 from tadnn.nets.tracing.cutting import net_of
-from tadnn.nets.tracing.exporting import export
+from tadnn.nets.tracing.exporting import export, recorded
 from tadnn.nets.tracing.folding import folded
 from tadnn.nets.tracing.graph import BATCHES, Call, line_of, node_shapes, operators
 from tadnn.nets.tracing.lowering import Lowering, Value, identity
 from tadnn.nets.tracing.opaque import opaque
+from tadnn.nets.tracing.recording import Recorded
 from tadnn.nets.tracing.rules import CREATES, RULES
 
 
@@ -31,6 +35,26 @@ def trace_module(
     example: Tensor | None = None,
 ) -> Traced:
     """Return the network that a module computes; see :func:`tadnn.nets.trace`."""
+    return _traced(module, input_shape, dtype, example, see=export, weights=True)
+
+
+def read_module(module: nn.Module, input_shape: Shape) -> Net:
+    """Return the network that a module computes; see :func:`tadnn.nets.read_net`."""
+    try:
+        return _traced(module, input_shape, None, None, see=recorded, weights=False).net
+    except Exception:  # whatever people's own forward raises: torch.export goes further, or says it
+        return _traced(module, input_shape, None, None, see=export, weights=False).net
+
+
+def _traced(
+    module: nn.Module,
+    input_shape: Shape,
+    dtype: torch.dtype | None,
+    example: Tensor | None,
+    *,
+    see: Callable[[nn.Module, Tensor], ExportedProgram | Recorded],
+    weights: bool,
+) -> Traced:
     shape = tuple(input_shape)
     if not shape or any(type(size) is not int or size < 1 for size in shape):
         raise RequestError(
@@ -39,7 +63,7 @@ def trace_module(
     if example is not None and tuple(example.shape[1:]) != shape:
         raise RequestError(f"an example is a batch of {list(shape)}; got {list(example.shape)}")
     kind = _input_dtype(module, dtype if example is None else example.dtype)
-    programs = [export(module, torch.zeros((batch, *shape), dtype=kind)) for batch in BATCHES]
+    programs = [see(module, torch.zeros((batch, *shape), dtype=kind)) for batch in BATCHES]
     first, second = programs
     inputs = [
         (a, b)
@@ -53,7 +77,7 @@ def trace_module(
         )
     ((taken, again),) = inputs
     (input_template,) = node_shapes(taken, again)
-    lo = Lowering(Constants(first), input_template)
+    lo = Lowering(Constants(first), input_template, copies=weights)
     for node in first.graph.nodes:
         if node.op == "placeholder":
             held = tuple(node.meta["val"].shape) if isinstance(node.meta.get("val"), Tensor) else ()
@@ -64,7 +88,7 @@ def trace_module(
         _lower(lo, call)
     output = _output(module, first.graph.output_node(), lo)
     try:
-        net, weights = net_of(folded(lo.items, output.item), output.item, shape)
+        net, tensors = net_of(folded(lo.items, output.item), output.item, shape)
     except ShapeError as error:
         raise TraceError(
             f"{type(module).__name__} does something that no network of blocks does: {error}"
@@ -75,7 +99,7 @@ def trace_module(
             f"{type(module).__name__} computes with them: pass floats"
         )
     found = Counter(layer.layer.op for layer in net.layers() if isinstance(layer.layer, Opaque))
-    return Traced(net, weights, dict(sorted(found.items())))
+    return Traced(net, tensors, dict(sorted(found.items())))
 
 
 def _input_dtype(module: nn.Module, asked: torch.dtype | None) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 Its C++ library is built for one build of torch (CUDA or CPU) and doesn't load beside another;
 without the operators that library registers, ``import torchvision`` fails. No network of the
-zoo calls them, so declaring their signatures is enough.
+timm calls them, so declaring their signatures is enough.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def make_torchvision_importable() -> None:
     assert spec.origin is not None
     for library in Path(spec.origin).parent.glob("_C*.so"):
         try:
-            torch.ops.load_library(library)
+            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
             return
         except OSError:
             pass
-    declared = torch.library.Library("torchvision", "DEF")
+    declared = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for schema in SCHEMAS:
-        declared.define(schema)
+        declared.define(schema)  # type: ignore[no-untyped-call]
     _declared.append(declared)

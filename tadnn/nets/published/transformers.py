@@ -1,22 +1,20 @@
-"""The transformers of the public end-to-end timings, as networks of tadnn.
+"""The transformers that NeuSight timed end to end, as networks of tadnn.
 
 Layers run attention eagerly, as the timed library did: scores are written out, scaled, masked and
 normalised by kernels of their own, and GPT-2's GELU is eight operators (Hendrycks & Gimpel 2016,
-the tanh form). Sizes are those of the published configurations, with the exception of gpt3_xl,
-whose 24 heads of 128 make a width of 3,072 (Brown et al. 2020, table 2.1, prints 2,048, which 24
-heads of 128 don't give; the timed one took the heads).
+the tanh form).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from tadnn.nets import (
+    BlockBuilder,
     Embedding,
     LayerNorm,
     Linear,
@@ -26,27 +24,7 @@ from tadnn.nets import (
     block,
     trace,
 )
-
-
-@dataclass(frozen=True)
-class Config:
-    """A transformer: its family, and layers, width, heads, feed-forward width and vocabulary."""
-
-    family: str
-    layers: int
-    width: int
-    heads: int
-    hidden: int
-    vocabulary: int
-
-
-CONFIGS = {
-    "bert_large": Config("bert", 24, 1024, 16, 4096, 30522),
-    "gpt2_large": Config("gpt2", 36, 1280, 20, 5120, 50257),
-    "gpt3_xl": Config("gpt2", 24, 3072, 24, 12288, 50257),
-    "gpt3_27": Config("gpt2", 32, 2560, 32, 10240, 50257),
-    "opt_13": Config("opt", 24, 2048, 32, 8192, 50272),
-}
+from tadnn.nets.published.configurations import CONFIGS, Config
 
 
 class _Layer(nn.Module):
@@ -66,11 +44,13 @@ class _Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.config.family == "bert":  # norms after the sums (Devlin et al. 2019)
             x = self.first(x + self.attend(x))
-            return self.second(x + self.project(nn.functional.gelu(self.expand(x))))
+            normed: Tensor = self.second(x + self.project(nn.functional.gelu(self.expand(x))))
+            return normed
         x = x + self.attend(self.first(x))
         hidden = self.expand(self.second(x))
         active = torch.relu(hidden) if self.config.family == "opt" else _gelu(hidden)
-        return x + self.project(active)
+        projected: Tensor = self.project(active)
+        return x + projected
 
     def attend(self, x: Tensor) -> Tensor:
         heads, head = self.config.heads, self.config.width // self.config.heads
@@ -86,7 +66,8 @@ class _Layer(nn.Module):
             scores = (query @ key.transpose(2, 3)) / math.sqrt(head)
             scores = scores + (self.padding if self.config.family == "bert" else self.mask)
         mixed = torch.softmax(scores, dim=3) @ value
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
 
 
 def _gelu(x: Tensor) -> Tensor:
@@ -95,20 +76,23 @@ def _gelu(x: Tensor) -> Tensor:
 
 
 @block
-def plain_embedding(b, vocabulary, width):
+def plain_embedding(b: BlockBuilder, vocabulary: int, width: int) -> None:
+    """Look tokens up and add their positions."""
     b.add(Embedding(vocabulary, width), b.input, name="embedding")
     b.add(PositionEmbedding(), name="positions")
 
 
 @block
-def normed_embedding(b, vocabulary, width):
+def normed_embedding(b: BlockBuilder, vocabulary: int, width: int) -> None:
+    """Look tokens up, add their positions and normalise, as BERT does."""
     b.add(Embedding(vocabulary, width), b.input, name="embedding")
     b.add(PositionEmbedding(), name="positions")
     b.add(LayerNorm(), name="norm")
 
 
 @block
-def scores_head(b, vocabulary):
+def scores_head(b: BlockBuilder, vocabulary: int) -> None:
+    """Normalise and score every token of the vocabulary."""
     b.add(LayerNorm(), b.input, name="norm")
     b.add(Linear(vocabulary, bias=False), name="classifier")
 
