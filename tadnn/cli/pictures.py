@@ -41,9 +41,9 @@ def draw_study(
         stairs_figure,
         study_view,
     )
-    from tadnn.search import find_study, resolve_trial, study_folder, trial_records
+    from tadnn.search import read_study, resolve_trial, study_folder, trial_records
 
-    study = find_study(spec)
+    study = read_study(spec, unchanged=True)
     folder = folder or study_folder(spec)
     with progress.task("drawing", None):
         seen = study_view(study)
@@ -65,7 +65,7 @@ def draw_study(
         number = knee if trial is None else trial
         if number is None:
             return files
-        net = resolve_trial(spec, number).net
+        net = resolve_trial(spec, number, study=study).net
         model, note = frozen_model(study)
         if model is None:
             if record["latency_model"] is not None:
