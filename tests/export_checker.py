@@ -8,7 +8,6 @@ import hashlib
 import importlib.util
 import io
 import json
-import re
 import runpy
 import sys
 from contextlib import redirect_stdout
@@ -39,11 +38,8 @@ def forms(folder, inputs):
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(folder / "model.onnx", options)
     yield "model.onnx", session.run(None, {"input": inputs})[0]
-    # A batch that it was not made with.
-    yield (
-        "model.onnx, alone",
-        np.concatenate([session.run(None, {"input": i[None]})[0] for i in inputs]),
-    )
+    alone = [session.run(None, {"input": one[None]})[0] for one in inputs]
+    yield "model.onnx, one at a time", np.concatenate(alone)
     with torch.no_grad():
         yield "model.pt2", torch.export.load(folder / "model.pt2").module()(tensor).numpy()
 
@@ -56,26 +52,26 @@ def sums_are_right(folder):
     return listed == files
 
 
-def statuses(folder):
-    """Return what every file says of the weights."""
-    found = {}
-    for path in folder.iterdir():
-        if path.suffix == ".onnx":
-            graph = onnx.load(path, load_external_data=False)
-            found[path.name] = {p.key: p.value for p in graph.metadata_props}["weights"]
-        elif path.suffix == ".pt2":
-            extra = {"weights": ""}
-            torch.export.load(path, extra_files=extra)
-            found[path.name] = extra["weights"]
-        elif path.suffix == ".safetensors":
-            with safe_open(path, "np") as file:
-                found[path.name] = file.metadata()["weights"]
-        else:
-            found[path.name] = path.read_text()
-    return {
-        name: bool(re.search("UNTRAINED: the weights are random", text))
-        for name, text in found.items()
-    }
+def says_untrained(path):
+    """Tell whether a file says that its weights are random."""
+    if path.suffix == ".onnx":
+        properties = onnx.load(path, load_external_data=False).metadata_props
+        text = {p.key: p.value for p in properties}["weights"]
+    elif path.suffix == ".pt2":
+        extra = {"weights": ""}
+        torch.export.load(path, extra_files=extra)
+        text = extra["weights"]
+    elif path.suffix == ".safetensors":
+        with safe_open(path, "np") as file:
+            text = file.metadata()["weights"]
+    else:
+        text = path.read_text()
+    return "UNTRAINED: the weights are random" in text
+
+
+def opset(path):
+    imports = onnx.load(path, load_external_data=False).opset_import
+    return [one.version for one in imports if one.domain == ""]
 
 
 def check(folder):
@@ -85,6 +81,8 @@ def check(folder):
     said = io.StringIO()
     with redirect_stdout(said):
         runpy.run_path(str(folder / "run.py"))
+    names = ("architecture.json", "preprocess.json")
+    records = [json.loads((folder / name).read_text()) for name in names]
     return {
         "differences": {
             name: float(np.abs(outputs - expected).max()) / scale
@@ -92,15 +90,10 @@ def check(folder):
         },
         "largest": float(np.abs(expected).max()),
         "sums": sums_are_right(folder),
-        "untrained": statuses(folder),
-        "json": [
-            json.loads((folder / f"{n}.json").read_text())["weights"]
-            for n in ("architecture", "preprocess")
-        ],
+        "untrained": {path.name: says_untrained(path) for path in folder.iterdir()},
+        "json": [record["weights"] for record in records],
         "run": said.getvalue(),
-        "opset": [
-            o.version for o in onnx.load(folder / "model.onnx").opset_import if o.domain == ""
-        ],
+        "opset": opset(folder / "model.onnx"),
     }
 
 
