@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from tadnn.export import (
     CardFacts,
     ExportRequest,
     Measured,
+    PhaseLatency,
     Predicted,
     ProxyScore,
     Trained,
@@ -319,6 +321,37 @@ def test_disagreement_beyond_the_models_error_is_said(
         deviations = "more than two standard deviations of the prediction (0.1 ms)"
         expected = f"the prediction is {expected}, {deviations}"
     assert text == expected
+
+
+@pytest.mark.parametrize(
+    ("predicted", "spread", "said"),
+    [
+        (1.079, 0.02, False),  # within the 8 % that the model errs
+        (1.09, 0.02, True),
+        (1.09, 0.10, False),  # the measurement itself is no better known
+        (0.91, 0.02, True),
+        (1.11, 0.02, False),  # two deviations are 0.1: that is a warning
+    ],
+)
+def test_a_gap_beyond_the_mean_error_is_noted(predicted: float, spread: float, said: bool) -> None:
+    card = facts(
+        predicted=Predicted(predicted, 0.05, in_range=True), measured=Measured(1.0, spread, 30)
+    )
+    text = card.remark()
+    assert (text is not None) is said
+    if text is not None:
+        assert re.match(r"the prediction is 9\.0 % \(0\.09 ms\) (above|below) the measur", text)
+        assert "more than the latency model's error of 8.0 % on average" in text
+    assert facts(latency_model_error=None).remark() is None
+
+
+def test_phases_are_compared_too() -> None:
+    off = PhaseLatency("decode", Predicted(2.0, 0.1, in_range=True), Measured(1.0, 0.01, 7))
+    card = facts(phases=(off, PhaseLatency("prefill")))
+    assert "the prediction of decode is 100.0 % (1 ms) above" in (card.disagreement() or "")
+    assert [text.partition(" is ")[0] for text in card.agreement()] == [
+        "the prediction", "the prediction of decode"
+    ]  # fmt: skip
 
 
 def test_disagreement_and_range_are_loud_on_the_card(tmp_path: Path, without_onnx: None) -> None:

@@ -36,8 +36,13 @@ NARROW: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (3, 64, 64),
     ),
 }  # fmt: skip
-# Exporting takes its time by the layer; 15 cells of six operations are for `make test-slow`.
-SHORT = {"nasbench201": dict.fromkeys(("edge0_2", "edge0_3", "edge1_3"), "none")}
+# Exporting takes its time by the layer; networks of very many are for `make test-slow`.
+SHORT = {
+    "mbconv": {f"squeeze{stage}_1": False for stage in range(3, 8)},
+    "nasbench201": {"edge0_2": "none", "edge0_3": "none", "edge1_2": "skip_connect",
+                    "edge1_3": "none"},
+    "resnet": {"depth": 1},
+}  # fmt: skip
 
 Found = list[tuple[Path, dict[str, Any]]]
 

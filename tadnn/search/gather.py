@@ -75,7 +75,7 @@ def export_request(
         predicted=Predicted(**member["predicted"]) if member["predicted"] else None,
         measured=Measured(**member["measured"]) if member["measured"] else None,
         measuring="in the search, among its finalists" if member["measured"] else None,
-        unmeasured="it was not asked for" if measure_on is None else None,
+        unmeasured="the search had measured it" if member["measured"] else "it was not asked for",
         phases=tuple(
             PhaseLatency(
                 phase,

@@ -65,6 +65,7 @@ def remeasured(
     return replace(
         card,
         measured=Measured(**records[0]),
+        unmeasured=None,
         in_search=card.measured,
         phases=tuple(replace(p, measured=Measured(**again[p.name])) for p in card.phases),
         measuring=f"for this export, on {clock.device.name}, as finalists are measured",
