@@ -21,13 +21,16 @@ from tadnn.accuracy.digits import read_digits
 from tadnn.cli.browsing import build_export
 from tadnn.cli.main import run
 from tadnn.errors import WorkFailed
-from tadnn.export import forms
+from tadnn.export import CardFacts, PhaseLatency, forms
 from tadnn.files import read_json
 from tadnn.hardware import detect_cpu
+from tadnn.nets import BlockBuilder, Conv2d, Net, NetBuilder
 from tadnn.profiling import FAKE_DEVICE, FakeClock, NetRun
-from tadnn.search import export_request, knee_trial, load_spec, read_study, resolve_target
+from tadnn.runtimes import Setting
+from tadnn.search import export_request, knee_trial, load_spec, pack_net, read_study, resolve_target
 from tadnn.search.learned import study_setting
 from tadnn.search.owner import Owner
+from tadnn.search.remeasuring import remeasured
 
 READER = Path(__file__).with_name("export_accuracy.py")
 SAID = ["trial", "files", "predicted", "measured", "unmeasured", "warning", "note"]
@@ -272,3 +275,32 @@ def test_a_yaml_that_changed_since_is_refused_with_the_difference(here, capsys, 
     write_study(here, seed=5)
     assert run(command) == 2
     assert "seed: 0 -> 5" in capsys.readouterr().err
+
+
+def test_phases_are_measured_beside_the_network():
+    spec, runtime = Setting(threads=1), FakeClock(Setting(threads=1))
+    nets = {None: mini(8), "decode": mini(16)}
+    study = optuna.create_study()
+    trial = study.ask()
+    trial.set_user_attr("tadnn:result", {})
+    for phase, net in nets.items():
+        trial.set_user_attr("tadnn:net" + (f":{phase}" if phase else ""), pack_net(net))
+    study.tell(trial, 1.0)
+    model = {"device": FAKE_DEVICE.slug, "setting": spec.to_dict()}
+    study.set_user_attr("tadnn:latency_model", model)
+    card = CardFacts(trial=0, batch=3, phases=(PhaseLatency("decode"),))
+    found = remeasured(card, study, "fake")
+    assert (found.unmeasured, found.in_search) == (None, None)
+    for measured, net in ((found.measured, nets[None]), (found.phases[0].measured, nets["decode"])):
+        true_ms = runtime.true_us(NetRun(net, 3)) / 1e3
+        assert measured.latency_ms == pytest.approx(true_ms, rel=0.02)
+    study.set_user_attr("tadnn:latency_model", None)
+    assert remeasured(card, study).unmeasured.startswith("the study has no latency model")
+
+
+def mini(width: int) -> Net:
+    one = BlockBuilder()
+    one.add(Conv2d(width, 3), one.input)
+    net = NetBuilder((1, 8, 8))
+    net.add("one", one.build("one"))
+    return net.build()
