@@ -201,6 +201,24 @@ def test_example_runs_with_onnxruntime_alone(exported: Exported) -> None:
     assert out.startswith("output (2, 10), median ")
 
 
+def test_what_the_page_says_of_loading_works(exported: Exported) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "exports.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:3]
+    assert ["Model()" in blocks[0], "model.pt2" in blocks[1], "model.onnx" in blocks[2]] == [
+        True
+    ] * 3
+    before = """
+import os
+import numpy
+folder = sys.argv[1]
+os.chdir(folder)
+sys.path.insert(0, folder)
+batch = numpy.zeros((2, 1, 12, 12), numpy.float32)
+"""
+    out = isolated(before + "\n".join(blocks) + "\nprint(logits.shape)", exported.folder)
+    assert out == "(2, 10)\n"
+
+
 @pytest.mark.parametrize("batch", [1, 2, 7])
 def test_onnx_gives_the_modules_outputs_at_any_batch(exported: Exported, batch: int) -> None:
     import onnxruntime

@@ -260,12 +260,18 @@ def test_the_browser_exports_the_same(here, export, fast):
     assert Path("zipped/SHA256SUMS").read_bytes() == Path("out/SHA256SUMS").read_bytes()
 
 
-def test_short_training_in_the_search_is_told_and_its_weights_are_not(here):
+def test_an_accuracy_whose_weights_are_gone_is_told_as_that(here, export, fast):
     spec, study = load_spec("tiny"), read_study(load_spec("tiny"))
-    request = export_request(spec, study, knee()["trial"])
-    assert request.card.trained_in_search is None
-    assert request.card.trained.images == 359
-    assert request.card.search == "latency, accuracy; sampler random, up to 12 trials"
+    trial, accuracy = knee()["trial"], knee()["trained"]["accuracy"]
+    card = export_request(spec, study, trial).card
+    assert (card.trained.accuracy, card.trained.images) == (accuracy, 359)
+    assert card.trained_in_search is None
+    assert card.search == "latency, accuracy; sampler random, up to 12 trials"
+    Path(f"studies/tiny/finalists/trial-{trial}.safetensors").unlink()
+    _, text, _ = export("--trial", trial, "--no-measure")
+    assert "UNTRAINED: the weights are random" in text
+    row = f"1 epoch: {accuracy:.4f} on the test split; those weights were not kept"
+    assert f"| trained in the search | {row} |" in text
 
 
 @pytest.mark.parametrize(

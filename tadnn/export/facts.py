@@ -82,7 +82,7 @@ class CardFacts:
         phases: the same for what the architecture runs as besides.
         search: how the network was searched for, readable.
         trained: of the weights that are exported; None = they are untrained.
-        trained_in_search: what short training in the search reached; those weights are gone.
+        trained_in_search: what training in the search reached, where those weights are gone.
         proxy: what the search looked at instead of an accuracy.
         environment: names and versions that decide a measurement.
         origin: what the network was rewritten from, and what became of its weights.

@@ -60,6 +60,7 @@ def export_request(
     member = member_record(trial, study.user_attrs)
     net = unpack_net(trial.user_attrs[NET_ATTR])
     result = trial.user_attrs[RESULT_ATTR]
+    trained = Trained(**member["trained"]) if member["trained"] else None
     module = trained_module(spec, number, net)
     model = study.user_attrs.get(MODEL_ATTR) or {}
     setting = model.get("setting") or {}
@@ -85,8 +86,8 @@ def export_request(
             for phase, facts in member.get("phases", {}).items()
         ),
         search=_search(spec),
-        trained=Trained(**member["trained"]) if module is not None else None,
-        trained_in_search=Trained(**result["trained"]) if result["trained"] else None,
+        trained=trained if module is not None else None,
+        trained_in_search=trained if module is None else None,
         proxy=ProxyScore(**member["proxy"]) if member["proxy"] else None,
         environment=study.user_attrs[ENVIRONMENT_ATTR],
     )
