@@ -242,7 +242,8 @@ def test_export_a_trial(here, tmp_path, printed):
     record = front_of(Path())
     member = next(m for m in record["members"] if not m["trained"])
     done = printed("export", "tiny", "--trial", member["trial"], "-o", tmp_path / "out")
-    assert list(done) == ["trial", "files", "warning"]
+    said = ["trial", "files", "predicted", "measured", "unmeasured", "warning", "note"]
+    assert list(done) == said
     assert done["trial"] == member["trial"]
     assert done["warning"] is None  # nothing was measured that could differ
     assert sorted(done["files"]) == sorted(map(str, (tmp_path / "out").iterdir()))

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from search_fakes import make_spec
 from test_search_resume import facts, kill_in_the_middle, run
 
-from tadnn.export import CardFacts, ExportRequest, export_network
 from tadnn.kernels import Kernel
 from tadnn.nets import Net
 from tadnn.runtimes import find_runtime, lower_net
@@ -38,31 +34,6 @@ def test_two_thousand_residual_networks() -> None:
         with torch.inference_mode():
             assert tuple(module(torch.zeros(2, 1, 32, 32)).shape) == net.output_shape(2)
         assert sum(p.numel() for p in module.parameters()) == net.parameters
-
-
-@pytest.mark.parametrize("number", range(10))
-def test_exports_run_without_tadnn(tmp_path: Path, number: int) -> None:
-    space = load_space("resnet").narrow({"width": {"low": 8, "high": 64}})
-    arch = space.sample(10, 5)[number]
-    net = space.build(arch, (3, 40, 40), 7)
-    export_network(tmp_path / "net", ExportRequest(net, CardFacts(), arch=arch, space="resnet"))
-    x = np.random.default_rng(number).standard_normal((3, 3, 40, 40), dtype=np.float32)
-    np.save(tmp_path / "x.npy", x)
-    program = (
-        "import sys, numpy, torch, safetensors.torch, onnxruntime\n"
-        "sys.path.insert(0, 'net')\n"
-        "from model import Model\n"
-        "model = Model(); model.eval()\n"
-        "model.load_state_dict(safetensors.torch.load_file('net/weights.safetensors'))\n"
-        "x = numpy.load('x.npy')\n"
-        "with torch.inference_mode(): y = model(torch.from_numpy(x)).numpy()\n"
-        "z, = onnxruntime.InferenceSession('net/model.onnx').run(None, {'input': x})\n"
-        "w = torch.export.load('net/model.pt2').module()(torch.from_numpy(x)).detach().numpy()\n"
-        "assert 'tadnn' not in sys.modules\n"
-        "scale = max(1, abs(y).max())\n"
-        "assert abs(y - z).max() < 1e-4 * scale and abs(y - w).max() < 1e-4 * scale\n"
-    )
-    subprocess.run([sys.executable, "-I", "-c", program], cwd=tmp_path, check=True)
 
 
 @pytest.mark.parametrize("sampler", ["random", "nsga2", "tpe", "gp"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.export import ExportedProgram
 
 from tadnn.accuracy import load_dataset
 from tadnn.accuracy.digits import read_digits
@@ -18,6 +20,7 @@ from tadnn.export import (
     CardFacts,
     ExportRequest,
     Measured,
+    PhaseLatency,
     Predicted,
     ProxyScore,
     Trained,
@@ -48,7 +51,7 @@ FILES = [
     "weights.safetensors",
     "SHA256SUMS",
 ]
-TEXTS = ["architecture.json", "card.md", "model.py", "run.py"]
+TEXTS = ["architecture.json", "card.md", "model.py", "preprocess.json", "run.py", "SHA256SUMS"]
 SHAPE = (1, 12, 12)
 
 
@@ -132,9 +135,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
 def without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the slow exporter out of tests of everything around it."""
 
-    def write(request: ExportRequest, module: torch.nn.Module, folder: Path) -> Any:
+    def write(request: ExportRequest, program: ExportedProgram, folder: Path) -> Any:
         (folder / "model.onnx").write_bytes(b"stand-in")
-        return module, 18
+        return program.module(), 18
 
     monkeypatch.setattr(forms, "write_onnx", write)
 
@@ -154,12 +157,14 @@ def isolated(code: str, *arguments: Path) -> str:
 def test_folder_is_complete_and_hashes_match(exported: Exported) -> None:
     assert exported.paths == [exported.folder / name for name in FILES]
     assert sorted(p.name for p in exported.folder.iterdir()) == sorted(FILES)
-    lines = (exported.folder / "SHA256SUMS").read_text().splitlines()
+    status, *lines = (exported.folder / "SHA256SUMS").read_text().splitlines()
+    assert status == "# Weights: trained for 20 epochs, accuracy 0.9625 on the test split."
     assert [line[66:] for line in lines] == FILES[:-1]
     for line in lines:
         digest, name = line.split("  ")
         assert hashlib.sha256((exported.folder / name).read_bytes()).hexdigest() == digest
     assert [p.name for p in exported.folder.parent.iterdir()] == ["knee"]
+    subprocess.run(["sha256sum", "--strict", "-c", "SHA256SUMS"], cwd=exported.folder, check=True)
 
 
 def test_model_loads_without_tadnn(exported: Exported, tmp_path: Path) -> None:
@@ -194,6 +199,24 @@ def test_example_runs_with_onnxruntime_alone(exported: Exported) -> None:
         exported.folder / "run.py",
     )
     assert out.startswith("output (2, 10), median ")
+
+
+def test_what_the_page_says_of_loading_works(exported: Exported) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "exports.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[:3]
+    assert ["Model()" in blocks[0], "model.pt2" in blocks[1], "model.onnx" in blocks[2]] == [
+        True
+    ] * 3
+    before = """
+import os
+import numpy
+folder = sys.argv[1]
+os.chdir(folder)
+sys.path.insert(0, folder)
+batch = numpy.zeros((2, 1, 12, 12), numpy.float32)
+"""
+    out = isolated(before + "\n".join(blocks) + "\nprint(logits.shape)", exported.folder)
+    assert out == "(2, 10)\n"
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
@@ -255,7 +278,10 @@ def test_card_says_what_is_known(exported: Exported) -> None:
         "| measured | 1 ms, spread 0.02 ms (median of 30 repeats) |",
         "| batch | 2 |",
         "| device | Imaginary CPU |",
+        "| prediction | 5.0 % (0.05 ms) above the measurement |",
         "| accuracy | 0.9625 on the test split |",
+        "| data set | digits |",
+        "| licence of the data | CC BY 4.0; E. Alpaydin",
         "naswot 812.5",
         # conv 6*9, norm 2*6, linear 60 + 10
         "| parameters | 136 |",
@@ -276,17 +302,22 @@ def test_untrained_is_said_in_every_text(tmp_path: Path, without_onnx: None) -> 
     preprocess = load_dataset("digits", SHAPE).preprocess()
     request = ExportRequest(small_net(), CardFacts(), weights_seed=3, preprocess=preprocess)
     export_network(tmp_path / "net", request)
-    for name in [*TEXTS, "preprocess.json"]:
+    for name in TEXTS:
         text = (tmp_path / "net" / name).read_text()
         assert "UNTRAINED: the weights are random, drawn with seed 3" in text, name
     card = (tmp_path / "net" / "card.md").read_text()
     assert "| predicted | not predicted |" in card
-    assert "| measured | not measured after the search |" in card
+    assert "| measured | not measured: what is predicted is all there is |" in card
 
 
-def test_without_preprocessing_the_card_says_so(tmp_path: Path, without_onnx: None) -> None:
-    paths = export_network(tmp_path / "net", ExportRequest(small_net(), CardFacts()))
-    assert "preprocess.json" not in [path.name for path in paths]
+def test_without_a_data_set_preprocess_json_says_what_the_input_must_be(
+    tmp_path: Path, without_onnx: None
+) -> None:
+    export_network(tmp_path / "net", ExportRequest(small_net(), CardFacts()))
+    how = json.loads((tmp_path / "net" / "preprocess.json").read_text())
+    assert (how["layout"], how["dtype"], how["input_shape"]) == ("NCHW", "float32", [1, 12, 12])
+    assert how["mean"] is how["std"] is how["resize"] is how["class_names"] is None
+    assert how["formula"].startswith("unknown: no data set was handed in")
     assert "no data set was handed in" in (tmp_path / "net" / "card.md").read_text()
 
 
@@ -310,6 +341,37 @@ def test_disagreement_beyond_the_models_error_is_said(
     assert text == expected
 
 
+@pytest.mark.parametrize(
+    ("predicted", "spread", "said"),
+    [
+        (1.079, 0.02, False),  # within the 8 % that the model errs
+        (1.09, 0.02, True),
+        (1.09, 0.10, False),  # the measurement itself is no better known
+        (0.91, 0.02, True),
+        (1.11, 0.02, False),  # two deviations are 0.1: that is a warning
+    ],
+)
+def test_a_gap_beyond_the_mean_error_is_noted(predicted: float, spread: float, said: bool) -> None:
+    card = facts(
+        predicted=Predicted(predicted, 0.05, in_range=True), measured=Measured(1.0, spread, 30)
+    )
+    text = card.remark()
+    assert (text is not None) is said
+    if text is not None:
+        assert re.match(r"the prediction is 9\.0 % \(0\.09 ms\) (above|below) the measur", text)
+        assert "more than the latency model's error of 8.0 % on average" in text
+    assert facts(latency_model_error=None).remark() is None
+
+
+def test_phases_are_compared_too() -> None:
+    off = PhaseLatency("decode", Predicted(2.0, 0.1, in_range=True), Measured(1.0, 0.01, 7))
+    card = facts(phases=(off, PhaseLatency("prefill")))
+    assert "the prediction of decode is 100.0 % (1 ms) above" in (card.disagreement() or "")
+    assert [text.partition(" is ")[0] for text in card.agreement()] == [
+        "the prediction", "the prediction of decode"
+    ]  # fmt: skip
+
+
 def test_disagreement_and_range_are_loud_on_the_card(tmp_path: Path, without_onnx: None) -> None:
     card = facts(predicted=Predicted(2.0, 0.1, in_range=False), trained=None)
     export_network(tmp_path / "net", ExportRequest(small_net(), card))
@@ -321,8 +383,8 @@ def test_disagreement_and_range_are_loud_on_the_card(tmp_path: Path, without_onn
 def test_a_form_that_differs_fails_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(request: ExportRequest, module: torch.nn.Module, folder: Path) -> Any:
-        return (lambda inputs: module(inputs) + 0.25), 18
+    def wrong(request: ExportRequest, program: ExportedProgram, folder: Path) -> Any:
+        return (lambda inputs: program.module()(inputs) + 0.25), 18
 
     monkeypatch.setattr(forms, "write_onnx", wrong)
     with pytest.raises(WorkFailed, match=r"model\.onnx .* on 1 random input they differ by 0\.25"):
@@ -347,7 +409,7 @@ def test_a_full_disk_keeps_the_previous_export(
     export_network(folder, ExportRequest(small_net(), CardFacts()))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
-    def full(request: ExportRequest, module: torch.nn.Module, folder: Path) -> Any:
+    def full(request: ExportRequest, program: ExportedProgram, folder: Path) -> Any:
         assert (folder / "weights.safetensors").exists(), "midway"
         raise OSError(28, "No space left on device")
 
@@ -364,7 +426,8 @@ def test_a_previous_export_is_replaced_whole(tmp_path: Path, without_onnx: None)
     export_network(folder, ExportRequest(small_net(), CardFacts(), preprocess=preprocess))
     (folder / "__pycache__").mkdir()
     export_network(folder, ExportRequest(small_net(width=8), CardFacts()))
-    assert {path.name for path in folder.iterdir()} == set(FILES) - {"preprocess.json"}
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+    assert json.loads((folder / "preprocess.json").read_text())["class_names"] is None
     record = json.loads((folder / "architecture.json").read_text())
     assert Net.from_json(record["net"]) == small_net(width=8)
     assert [path.name for path in tmp_path.iterdir()] == ["net"]

@@ -143,9 +143,10 @@ class Dataset:
         return self.preprocessing.std
 
     def preprocess(self) -> dict[str, object]:
-        """Return what travels with an exported network: the input's recipe and class names."""
+        """Return what travels with an exported network: how inputs are made, classes, licence."""
         return {
             "dataset": self.name,
+            "licence": self.licence,
             **self.preprocessing.to_dict(),
             "class_names": list(self.class_names),
         }

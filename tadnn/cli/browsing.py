@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tadnn.cli.app import app
-from tadnn.cli.options import Study
+from tadnn.cli.exporting import write_export
+from tadnn.cli.options import Device, Measure, Study
 from tadnn.cli.output import Bars, path_text, say
 from tadnn.errors import RequestError
 
@@ -27,6 +29,8 @@ def browse(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Of this machine alone; 0 takes any free one.")
     ] = _PORT,
+    measure: Measure = True,
+    device: Device = "auto",
 ) -> None:
     """Show studies and networks in a web browser.
 
@@ -39,7 +43,8 @@ def browse(
     library = Library(tuple(studies or ()))
     with open_port(port) as listening:
         say(f"http://{HOST}:{listening.getsockname()[1]}/ shows the studies; Ctrl-C ends it")
-        serve(build_app(library, build_export), listening)
+        build = partial(build_export, measure_on=device if measure else None)
+        serve(build_app(library, build), listening)
 
 
 @app.command()
@@ -67,9 +72,10 @@ def report(
     print(path_text(output))
 
 
-def build_export(spec: StudySpec, trial: int, folder: Path) -> None:
+def build_export(
+    spec: StudySpec, trial: int, folder: Path, *, measure_on: str | None = "auto"
+) -> None:
     """Write the export of one trial, as ``tadnn export --trial`` does."""
-    from tadnn.export import export_network
-    from tadnn.search import export_request, read_study
+    from tadnn.search import read_study
 
-    export_network(folder, export_request(spec, read_study(spec), trial))
+    write_export(spec, read_study(spec, unchanged=True), trial, folder, measure_on=measure_on)

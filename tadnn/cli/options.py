@@ -23,6 +23,13 @@ Device = Annotated[
         help="auto (first GPU, else CPU), cpu, cuda:N, or fake, fake:SLUG (no real device)."
     ),
 ]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure/--no-measure",
+        help="Measure exported networks again, where the device of the study's model is here.",
+    ),
+]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Measure again what was measured: the machine was busy.")
 ]

@@ -41,16 +41,16 @@ def draw_study(
         stairs_figure,
         study_view,
     )
-    from tadnn.search import find_study, resolve_trial, study_folder, trial_records
+    from tadnn.search import read_study, resolve_trial, study_folder, trial_records
 
-    study = find_study(spec)
+    study = read_study(spec, unchanged=True)
     folder = folder or study_folder(spec)
     with progress.task("drawing", None):
         seen = study_view(study)
         record, knee = seen.front, seen.knee
         number = knee if trial is None else trial
         # Looked up first: a trial that isn't there is refused before anything is drawn.
-        net = None if number is None else resolve_trial(spec, number).net
+        net = None if number is None else resolve_trial(spec, number, study=study).net
         view = FrontView.from_records(record, trial_records(study), knee=knee)
         files = _save(pareto_figure(view), folder, "pareto", formats)
         for phase in view.phases:

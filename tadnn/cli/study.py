@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tadnn.cli.app import app
-from tadnn.cli.options import Device, Fresh, Study
+from tadnn.cli.exporting import export_record, say_agreement, write_export
+from tadnn.cli.options import Device, Fresh, Measure, Study
 from tadnn.cli.output import Bars, Json, path_text, print_json, say
 from tadnn.errors import RequestError
 
@@ -30,9 +31,9 @@ def search(study: Study, device: Device = "auto", fresh: Fresh = False, json: Js
     from tadnn.export import export_network, is_exported
     from tadnn.search import (
         export_request,
-        find_study,
         knee_trial,
         load_spec,
+        read_study,
         run_search,
         study_folder,
     )
@@ -45,14 +46,12 @@ def search(study: Study, device: Device = "auto", fresh: Fresh = False, json: Js
     knee = knee_trial(result.record)
     if knee is not None:
         folder = study_folder(spec) / "knee"
-        request = export_request(spec, find_study(spec), knee)
+        request = export_request(spec, read_study(spec), knee)
         if not is_exported(folder, request):
             with progress.task(f"exporting the knee, trial {knee}", None):
                 export_network(folder, request)
         files["knee"] = folder
-        apart = request.card.disagreement()
-        if apart:
-            say(f"WARNING, trial {knee}: {apart}")
+        say_agreement(request.card)
     _warn(result.record)
     if json:
         print_json({**result.record, "files": {k: str(v) for k, v in files.items()}})
@@ -69,10 +68,10 @@ def search(study: Study, device: Device = "auto", fresh: Fresh = False, json: Js
 @app.command()
 def front(study: Study, json: Json = False) -> None:
     """Show a study's front as it is now; works while a search runs."""
-    from tadnn.search import find_study, front_record, load_spec
+    from tadnn.search import front_record, load_spec, read_study
 
     spec = load_spec(study)
-    record = front_record(find_study(spec))
+    record = front_record(read_study(spec, unchanged=True))
     _warn(record)
     if json:
         print_json(record)
@@ -114,23 +113,20 @@ def export(
     max_latency_ms: Annotated[
         float | None, typer.Option(min=0.0, help="The best within this latency.")
     ] = None,
+    measure: Measure = True,
+    device: Device = "auto",
     json: Json = False,
 ) -> None:
-    """Write a network of a study as files that run without tadnn."""
-    from tadnn.export import export_network
-    from tadnn.search import (
-        best_within,
-        export_request,
-        find_study,
-        front_record,
-        knee_trial,
-        load_spec,
-    )
+    """Write a network of a study as files that run without tadnn.
+
+    Its latency is measured again first, as finalists are, and compared with the prediction.
+    """
+    from tadnn.search import best_within, front_record, knee_trial, load_spec, read_study
 
     if (trial is not None) + (max_latency_ms is not None) + knee > 1:
         raise RequestError("export takes one of --knee, --trial and --max-latency-ms")
     spec = load_spec(study)
-    found = find_study(spec)
+    found = read_study(spec, unchanged=True)
     if trial is not None:
         number = trial
     elif max_latency_ms is not None:
@@ -140,18 +136,15 @@ def export(
         if at_knee is None:
             raise RequestError(f"study {spec.name} has no front yet; nothing to export")
         number = at_knee
-    request = export_request(spec, found, number)
-    with Bars().task(f"exporting trial {number}", None):
-        files = export_network(output, request)
-    apart = request.card.disagreement()
+    request, files = write_export(
+        spec, found, number, output, measure_on=device if measure else None
+    )
     if json:
-        print_json({"trial": number, "files": [str(f) for f in files], "warning": apart})
+        print_json(export_record(request, files))
         return
     print(f"trial {number}: {request.status}")
     for path in files:
         print(path_text(path))
-    if apart:
-        say(f"WARNING: {apart}")
 
 
 def _print_front(record: Mapping[str, Any], spec: StudySpec) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tadnn.export.request import CardFacts, ExportRequest, Measured, Predicted
+from tadnn.export.facts import CardFacts, Measured, Predicted, Trained
+from tadnn.export.request import ExportRequest
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,17 @@ def card_text(request: ExportRequest, checks: list[Check], opset: int) -> str:
         _table((c.what, f"{c.difference:.1e} on {c.inputs}") for c in checks),
     ]
     if card.environment:
-        parts += ["## Environment of the measurements\n", _table(sorted(card.environment.items()))]
+        of = "search" if card.measured is None else "measurements"
+        parts += [f"## Environment of the {of}\n", _table(sorted(card.environment.items()))]
     return "\n".join(parts)
 
 
 def _warnings(card: CardFacts) -> Iterator[str]:
-    disagreement = card.disagreement()
+    disagreement, remark = card.disagreement(), card.remark()
     if disagreement is not None:
         yield f"> **WARNING: {disagreement}. Trust the measurement.**\n"
+    if remark is not None:
+        yield f"> **NOTE: {remark}.**\n"
     every = (card.predicted, *(phase.predicted for phase in card.phases))
     if any(predicted is not None and not predicted.in_range for predicted in every):
         yield (
@@ -63,6 +67,8 @@ def _identity(request: ExportRequest) -> Iterator[tuple[str, str]]:
     else:
         seed = "unknown" if card.study_seed is None else str(card.study_seed)
         yield "found by", f"study {card.study}, trial {card.trial}, study seed {seed}"
+    if card.search is not None:
+        yield "searched for", card.search
     if card.origin is not None:
         yield "rewritten from", card.origin
     shape = " × ".join(map(str, net.input_shape))
@@ -88,6 +94,17 @@ def _latency(card: CardFacts) -> Iterator[tuple[str, str]]:
     for phase in card.phases:
         yield f"{phase.name}, predicted", _predicted(card, phase.predicted)
         yield f"{phase.name}, measured", _measured(phase.measured)
+    for gap in card.agreement():
+        what, _, rest = gap.partition(" is ")
+        yield what.removeprefix("the "), rest
+    if card.measuring is not None:
+        yield "measured when", card.measuring
+    if card.unmeasured is not None:
+        yield "not measured for this export", card.unmeasured
+    if card.against_itself is not None:
+        yield "measured twice", f"the two differ by {card.against_itself:.1f} % at most"
+    if card.in_search is not None:
+        yield "measured in the search", _measured(card.in_search)
 
 
 def _predicted(card: CardFacts, predicted: Predicted | None) -> str:
@@ -101,7 +118,7 @@ def _predicted(card: CardFacts, predicted: Predicted | None) -> str:
 
 def _measured(measured: Measured | None) -> str:
     if measured is None:
-        return "not measured after the search"
+        return "not measured: what is predicted is all there is"
     value = f"{measured.latency_ms:.4g} ms, spread {measured.spread_ms:.2g} ms"
     return f"{value} (median of {measured.repeats} repeats)"
 
@@ -109,13 +126,26 @@ def _measured(measured: Measured | None) -> str:
 def _accuracy(request: ExportRequest) -> Iterator[tuple[str, str]]:
     card, preprocess = request.card, request.preprocess or {}
     yield "data set", str(preprocess.get("dataset") or "unknown")
+    yield "licence of the data", str(preprocess.get("licence") or "unknown")
     if card.trained is None:
         yield "accuracy", f"none; {request.status}"
     else:
-        yield "accuracy", f"{card.trained.accuracy:.4f} on the {card.trained.split} split"
-        yield "training", f"{card.trained.epochs} epochs"
+        yield "accuracy", _reached(card.trained)
+        yield "training", _epochs(card.trained)
+    if card.trained_in_search is not None:
+        reached, epochs = _reached(card.trained_in_search), _epochs(card.trained_in_search)
+        yield "trained in the search", f"{epochs}: {reached}; those weights were not kept"
     if card.proxy is not None:
         yield "proxy score in the search", f"{card.proxy.name} {card.proxy.value:.6g}"
+
+
+def _reached(trained: Trained) -> str:
+    of = "" if trained.images is None else f", {trained.images:,} images"
+    return f"{trained.accuracy:.4f} on the {trained.split} split{of}"
+
+
+def _epochs(trained: Trained) -> str:
+    return f"{trained.epochs} epoch{'' if trained.epochs == 1 else 's'}"
 
 
 def _files(request: ExportRequest, opset: int) -> str:
@@ -126,8 +156,7 @@ def _files(request: ExportRequest, opset: int) -> str:
         "model.pt2": "for `torch.export.load`, free batch",
         "architecture.json": "the architecture and the network as data",
     }
-    if request.preprocess is not None:
-        lines["preprocess.json"] = "how a raw input becomes the network's, and the class names"
+    lines["preprocess.json"] = "how a raw input becomes the network's, and the class names"
     lines["run.py"] = "times `model.onnx` with onnxruntime"
     lines["SHA256SUMS"] = "for `sha256sum -c SHA256SUMS`"
     text = "".join(f"- `{name}`: {what}\n" for name, what in lines.items())

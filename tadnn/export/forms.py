@@ -11,11 +11,12 @@ from tadnn.errors import RequestError, WorkFailed
 from tadnn.export.card import Check
 from tadnn.export.request import ExportRequest
 from tadnn.files import atomic_open, write_text
-from tadnn.nets import load_weights, save_weights, to_onnx
+from tadnn.nets import exported_program, load_weights, program_to_onnx, save_weights
 from tadnn.nets.onnx import quiet_export
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+    from torch.export import ExportedProgram
 
 TOLERANCE = 1e-4
 """Largest difference allowed, relative to the largest output where that is above 1."""
@@ -61,7 +62,7 @@ def write_source(request: ExportRequest, module: nn.Module, folder: Path) -> Cal
     path = folder / "model.py"
     source = f"# Weights: {request.status}.\n{request.net.to_source()}"
     write_text(path, source)
-    save_weights(module, folder / "weights.safetensors")
+    save_weights(module, folder / "weights.safetensors", {"weights": request.status})
     # The source is ours, made from data a moment ago.
     namespace: dict[str, Any] = {"__name__": "model"}
     exec(compile(source, str(path), "exec"), namespace)
@@ -70,19 +71,21 @@ def write_source(request: ExportRequest, module: nn.Module, folder: Path) -> Cal
     return model.eval()
 
 
-def write_program(request: ExportRequest, module: nn.Module, folder: Path) -> Callable[..., Any]:
-    """Write ``model.pt2``, a ``torch.export`` program with a free batch; return it runnable."""
+def traced(request: ExportRequest, module: nn.Module) -> ExportedProgram:
+    """Return the module as a ``torch.export`` program with a free batch."""
+    return exported_program(module, request.net.example(2, request.weights_seed))
+
+
+def write_program(
+    request: ExportRequest, program: ExportedProgram, folder: Path
+) -> Callable[..., Any]:
+    """Write ``model.pt2``; return it runnable."""
     import torch
 
-    # A batch of 1 would be specialised away.
-    example = request.net.example(2, request.weights_seed)
     # torch reports a full disk as a RuntimeError; writing the bytes ourselves keeps one error.
     buffer = io.BytesIO()
     with quiet_export():
-        program = torch.export.export(
-            module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},)
-        )
-        torch.export.save(program, buffer)
+        torch.export.save(program, buffer, extra_files={"weights": request.status})
         runnable: nn.Module = program.module()
     with atomic_open(folder / "model.pt2", "wb") as file:
         file.write(buffer.getbuffer())
@@ -90,7 +93,7 @@ def write_program(request: ExportRequest, module: nn.Module, folder: Path) -> Ca
 
 
 def write_onnx(
-    request: ExportRequest, module: nn.Module, folder: Path
+    request: ExportRequest, program: ExportedProgram, folder: Path
 ) -> tuple[Callable[..., Any], int]:
     """Write ``model.onnx``; return it runnable on one CPU thread, and its opset."""
     import onnx
@@ -98,7 +101,7 @@ def write_onnx(
     import torch
 
     path = folder / "model.onnx"
-    to_onnx(module, request.net.input_shape, path, input_dtype=request.net.input_dtype)
+    program_to_onnx(program, path, {"weights": request.status})
     opset = next(o.version for o in onnx.load(path).opset_import if o.domain in ("", "ai.onnx"))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

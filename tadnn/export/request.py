@@ -1,141 +1,21 @@
-"""What an export is made of; every fact is handed in, nothing is computed here.
-
-``Predicted``, ``Measured``, ``Trained`` and ``ProxyScore`` have the fields that members of
-``front.json`` have, so that ``Predicted(**member["predicted"])`` works.
-"""
+"""What an export is made of: the network, its weights, and what is known about it."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tadnn.errors import RequestError
+from tadnn.export.facts import CardFacts
 from tadnn.files import stable_hash
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tadnn.nets import Net
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """A latency model's word: milliseconds per batch, their standard deviation.
-
-    ``unprofiled_share``, 0 to 1, is of kinds of kernels that nobody measured.
-    """
-
-    latency_ms: float
-    std_ms: float
-    in_range: bool
-    unprofiled_share: float = 0.0
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A clock's word: milliseconds per batch (median of the repeats) and their spread."""
-
-    latency_ms: float
-    spread_ms: float
-    repeats: int
-
-
-@dataclass(frozen=True)
-class PhaseLatency:
-    """The latency of a further network of the same architecture, such as a decoder's next token."""
-
-    name: str
-    predicted: Predicted | None = None
-    measured: Measured | None = None
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training reached: ``accuracy`` is a fraction of the ``split``."""
-
-    accuracy: float
-    epochs: int
-    split: str
-
-
-@dataclass(frozen=True)
-class ProxyScore:
-    """A zero-cost proxy's value; larger is better."""
-
-    name: str
-    value: float
-
-
-@dataclass(frozen=True)
-class CardFacts:
-    """What is known about the network; whatever is None is said to be unknown.
-
-    Args:
-        study: the name of the study that found it.
-        trial: its trial number there.
-        study_seed: the seed of the study.
-        device: where the latencies hold, readable.
-        setting: how it is executed there, readable, such as a ``Setting``'s label.
-        batch: of the latencies and of the FLOPs and memory on the card.
-        latency_model: its name, ``NAME`` or ``NAME@DEVICE``.
-        latency_model_error: its mean absolute percentage error on networks or kernels that it
-            was not fitted on, 0-100.
-        predicted: by that model.
-        measured: on the device, after the search.
-        phases: the same for what the architecture runs as besides.
-        trained: of the weights that are exported; None = they are untrained.
-        proxy: what the search looked at instead of an accuracy.
-        environment: names and versions that decide a measurement.
-        origin: what the network was rewritten from, and what became of its weights.
-    """
-
-    study: str | None = None
-    trial: int | None = None
-    study_seed: int | None = None
-    device: str | None = None
-    setting: str | None = None
-    batch: int = 1
-    latency_model: str | None = None
-    latency_model_error: float | None = None
-    predicted: Predicted | None = None
-    measured: Measured | None = None
-    phases: tuple[PhaseLatency, ...] = ()
-    trained: Trained | None = None
-    proxy: ProxyScore | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
-    origin: str | None = None
-
-    def disagreement(self) -> str | None:
-        """Say how prediction and measurement differ by more than the model's own error.
-
-        That is: by more than two standard deviations of the prediction, which are as wide as
-        the model's errors on networks that it was not fitted on. None where they agree or one
-        of them is missing.
-        """
-        words = [
-            _disagreement(f"the prediction{of}", predicted, measured)
-            for of, predicted, measured in (
-                ("", self.predicted, self.measured),
-                *((f" of {p.name}", p.predicted, p.measured) for p in self.phases),
-            )
-            if predicted is not None and measured is not None
-        ]
-        return "; ".join(word for word in words if word) or None
-
-
-def _disagreement(what: str, predicted: Predicted, measured: Measured) -> str | None:
-    difference = predicted.latency_ms - measured.latency_ms
-    percent = 100 * difference / measured.latency_ms
-    if abs(difference) <= 2 * predicted.std_ms:
-        return None
-    return (
-        f"{what} is {abs(percent):.1f} % ({abs(difference):.3g} ms) "
-        f"{'above' if difference > 0 else 'below'} the measurement, more than two standard "
-        f"deviations of the prediction ({2 * predicted.std_ms:.3g} ms)"
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,7 +64,7 @@ from tadnn.nets.layers import (
     Where,
 )
 from tadnn.nets.net import Net, NetBuilder, PlacedLayer
-from tadnn.nets.onnx import to_onnx
+from tadnn.nets.onnx import exported_program, program_to_onnx, to_onnx
 from tadnn.nets.tracing import Traced, read_net, trace
 from tadnn.nets.weights import load_weights, save_weights
 
@@ -140,7 +140,9 @@ __all__ = [
     "Where",
     "block",
     "block_facts",
+    "exported_program",
     "load_weights",
+    "program_to_onnx",
     "read_net",
     "save_weights",
     "to_onnx",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def save_weights(module: nn.Module, path: Path) -> None:
+def save_weights(module: nn.Module, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a module's parameters and buffers, atomically.
+
+    Args:
+        module: left as it was.
+        path: where to.
+        metadata: further facts, kept in the file's header.
 
     Raises:
         Unwritable: the folder cannot be written or the disk is full.
@@ -24,7 +30,7 @@ def save_weights(module: nn.Module, path: Path) -> None:
     tensors = {name: t.detach().cpu().contiguous() for name, t in module.state_dict().items()}
     with atomic_path(path) as temporary:
         try:
-            save_file(tensors, temporary)
+            save_file(tensors, temporary, metadata=dict(metadata) if metadata else None)
         except SafetensorError as error:  # how a full disk reaches us
             raise Unwritable(f"cannot write {path}: {error}") from error
 

@@ -15,20 +15,25 @@ from tadnn.search.objective import ERROR_ATTR, RESULT_ATTR
 from tadnn.search.owner import Owner
 from tadnn.search.spec import StudySpec
 from tadnn.search.sqlite_reader import SqliteReader
-from tadnn.search.storage import SPEC_ATTR
+from tadnn.search.storage import SPEC_ATTR, require_frozen
 
 # Reading samples nothing; Optuna's default sampler would warn about what it guesses.
 _ANY: Final = optuna.samplers.RandomSampler()
 
 
-def read_study(spec: StudySpec) -> optuna.Study:
+def read_study(spec: StudySpec, *, unchanged: bool = False) -> optuna.Study:
     """Open a study to read it as it is now, and again later: finished trials are remembered.
 
     The YAML may have changed since; what the study searches stands in its own attributes.
 
+    Args:
+        spec: the study.
+        unchanged: refuse a YAML that says something else than the study began with.
+
     Raises:
         RequestError: it was not searched yet, or is kept in tables of another version.
         CorruptFile: its database is damaged.
+        StudyMismatch: it began with another spec, and that matters.
         WorkFailed: another process keeps the database locked.
     """
     address = StorageAddress.of(spec)
@@ -49,6 +54,8 @@ def read_study(spec: StudySpec) -> optuna.Study:
                 raise unsearched
     except KeyError:
         raise unsearched from None
+    if unchanged:
+        require_frozen(study, spec)
     return study
 
 
@@ -78,6 +85,13 @@ def study_progress(study: optuna.Study) -> dict[str, Any]:
         "started": min(starts).isoformat(timespec="seconds") if starts else None,
         "updated": max(ends).isoformat(timespec="seconds") if ends else None,
     }
+
+
+def is_searched_here(study: optuna.Study) -> bool:
+    """Tell whether a process of this machine evaluates one of the study's trials now."""
+    trials = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    owners = [Owner.of(trial.user_attrs) for trial in trials]
+    return any(owner is not None and owner.is_here() and owner.is_alive() for owner in owners)
 
 
 def _reason(trial: FrozenTrial) -> str:

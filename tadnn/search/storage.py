@@ -77,7 +77,7 @@ def create_study(
             )
         _freeze(study, spec, spaces, latency_model, input_shape, proxy)
         return study
-    _require_frozen(study, spec, frozen)
+    require_frozen(study, spec)
     require_same("space", frozen[SPACE_ATTR], dict(spaces))
     require_same("latency model", frozen.get(MODEL_ATTR) or {}, dict(latency_model or {}))
     require_same("proxy", frozen.get(PROXY_ATTR) or {}, dict(proxy or {}))
@@ -85,7 +85,7 @@ def create_study(
 
 
 def find_study(spec: StudySpec) -> optuna.Study:
-    """Open the study to read it.
+    """Open the study to read and to write it; `read_study` is the fast way to read alone.
 
     Raises:
         RequestError: it was not searched yet.
@@ -103,7 +103,7 @@ def find_study(spec: StudySpec) -> optuna.Study:
         raise RequestError(unsearched) from None
     if SPEC_ATTR not in study.user_attrs:
         raise RequestError(unsearched)
-    _require_frozen(study, spec, study.user_attrs)
+    require_frozen(study, spec)
     return study
 
 
@@ -166,8 +166,13 @@ def _freeze(
     study.set_user_attr(SPEC_ATTR, spec.canonical())
 
 
-def _require_frozen(study: optuna.Study, spec: StudySpec, attributes: Mapping[str, Any]) -> None:
-    old = StudySpec.model_validate(attributes[SPEC_ATTR])
+def require_frozen(study: optuna.Study, spec: StudySpec) -> None:
+    """Check that a study searches what its spec says.
+
+    Raises:
+        StudyMismatch: it began with another spec.
+    """
+    old = StudySpec.model_validate(study.user_attrs[SPEC_ATTR])
     require_same("spec", old.frozen(), spec.frozen())
     # Optuna ignores other directions without a word.
     if study.directions != directions(spec.objectives):

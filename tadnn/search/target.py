@@ -20,13 +20,14 @@ from tadnn.nets import Net, Shape, Traced, trace
 from tadnn.nets.published import PUBLISHED, published_net
 from tadnn.search.load import load_spec
 from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, RESULT_ATTR, unpack_net
+from tadnn.search.reading import read_study
 from tadnn.search.spec import StudySpec
-from tadnn.search.storage import find_study
 from tadnn.search.trials import evaluated_trial
 from tadnn.spaces import Space, load_space
 from tadnn.user_code import import_user_code, is_module
 
 if TYPE_CHECKING:
+    from optuna import Study
     from torch import nn
 
 MODULE_INPUT: Final[Shape] = (3, 224, 224)
@@ -93,14 +94,23 @@ def resolve_target(text: str, input_shape: Shape | None = None, phase: str | Non
     return target
 
 
-def resolve_trial(spec: StudySpec, number: int, phase: str | None = None) -> Target:
+def resolve_trial(
+    spec: StudySpec, number: int, phase: str | None = None, *, study: Study | None = None
+) -> Target:
     """Return the network of a study's evaluated trial, or that of a phase that the study looks at.
+
+    Args:
+        spec: the study.
+        number: the trial's.
+        phase: which one; the network itself when None.
+        study: the study where it is open already.
 
     Raises:
         TargetError: there is no evaluated trial of that number.
         UnknownName: the study looks at no such phase.
     """
-    trial = evaluated_trial(find_study(spec), number)
+    study = read_study(spec, unchanged=True) if study is None else study
+    trial = evaluated_trial(study, number)
     result = trial.user_attrs[RESULT_ATTR]
     if phase is not None and phase not in spec.phases:
         raise UnknownName(f"phase of study {spec.name}", phase, spec.phases)

@@ -117,7 +117,8 @@ class _Site:
         shelf = await run_in_threadpool(self._library.shelf, request.path_params["study"])
         trial = _trial(request)
         view = await run_in_threadpool(shelf.network, trial)  # refuses unknown trials
-        facts = (view.facts, view.curve)
+        # Beside a running search nothing is measured; afterwards it is.
+        facts = (view.facts, view.curve, shelf.view().progress.running > 0)
         path = await run_in_threadpool(self._exports.zipped, shelf.key, shelf.spec, trial, facts)
         return FileResponse(path, media_type="application/zip", filename=path.name)
 
