@@ -10,7 +10,7 @@ import numpy as np
 
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import Core
-from tadnn.latency.features import device_columns, feature_matrix
+from tadnn.latency.features import feature_matrix, likeness_columns
 from tadnn.latency.gpu_features import network_places
 from tadnn.latency.tile_network import Places, TileNetwork
 
@@ -53,10 +53,7 @@ def network_features(
     names, x = feature_matrix(batch, False)
     known = devices.index(batch.device.slug) if batch.device.slug in devices else -1
     more = [np.log(core.latency_us(batch)), np.full(len(batch), float(known))]
-    facts = device_columns(batch)
-    # L2 grew seven times from the V100 to the A100, and how much of its peak a product reaches
-    # didn't change: it says nothing about which devices are alike.
-    more += [values for name, values in facts.items() if name != "log cache"]
+    more += likeness_columns(batch).values()
     return network_places(names, len(devices) > 1), np.column_stack([x, *more])
 
 

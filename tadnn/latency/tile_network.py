@@ -29,6 +29,10 @@ from tadnn.latency.learner import Learner
 GATE_GAIN: Final = 3.0
 EFFICIENCY_GAIN: Final = 0.5
 REST_GAIN: Final = 0.3
+# A device's traits: scales of compute, launch and memory; what the network is told; and how much
+# its library favours each tile, whatever that costs.
+SCALES: Final = 3
+TRAITS: Final = 6
 # The mean deviation of a normal variable is 0.8 of its standard deviation.
 _MEAN_TO_SIGMA: Final = 1.25
 _AT_A_TIME: Final = 4096
@@ -44,6 +48,12 @@ class Places:
     memory: int
     core: int
     device: int
+    sustained: int
+
+
+def trait_groups(count: int) -> tuple[slice, ...]:
+    """Return which traits of a device are told by the same facts: all, or scales and habits."""
+    return (slice(None),) if count == 1 else (slice(None, SCALES), slice(SCALES, None))
 
 
 class TileNetwork(Learner):
@@ -59,11 +69,14 @@ class TileNetwork(Learner):
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._arrays = dict(arrays)
         self._body, self._tiles = arrays["body"].astype(int), arrays["tiles"].astype(int)
-        places = arrays["places"].astype(int)
-        self._compute, self._memory, self._core, self._device = (int(place) for place in places)
+        places = [int(place) for place in arrays["places"]]
+        self._compute, self._memory, self._core, self._device = places[:4]
+        # Networks of before there was any reckon with the nominal peak.
+        self._sustained = places[4] if len(places) > 4 else None
         self._shift, self._scale = arrays["shift"], arrays["scale"]
         names = ("w0", "b0", "w1", "b1", "w2", "b2", "rate", "gate", "floor", "devices", "facts")
         self._weights = {name: arrays[name].astype(float) for name in names}
+        self._likeness = arrays.get("likeness")
         if len({len(weight) for weight in self._weights.values()}) != 1:
             raise ValueError("a network's members differ in number")
 
@@ -95,34 +108,45 @@ class TileNetwork(Learner):
         each, spread = (np.concatenate(values, axis=1) for values in zip(*parts, strict=True))
         return each, spread
 
-    def _nearness(self, x: np.ndarray) -> np.ndarray:
-        """Return how much of each known device's traits a row takes, [members, n, devices].
+    def _traits(self, x: np.ndarray) -> np.ndarray:
+        """Return each row's device traits, [members, n, traits].
 
         A device of the fit has its own. A stranger has those of its likes, by their facts: a
-        second memory size of a card is the card, whatever the others are.
+        second memory size of a card is the card, whatever the others are. Which tiles a library
+        takes and how fast a device is are told by different facts.
         """
-        facts = self._weights["facts"]
+        facts, traits = self._weights["facts"], self._weights["devices"]
         if facts.shape[1] == 1:
-            return np.ones((len(facts), len(x), 1))
-        away = x[:, None, self._device + 1 :] - facts[:, None]
-        nearness = (np.sum(away**2, axis=-1) + 1e-3) ** -2
-        nearness /= nearness.sum(axis=-1, keepdims=True)
-        device = x[:, self._device].astype(int)
-        own = np.eye(facts.shape[1])[device]
-        taken: np.ndarray = np.where(device[:, None] >= 0, own, nearness)
-        return taken
+            return np.broadcast_to(traits, (len(traits), len(x), traits.shape[-1]))
+        start = self._device + 1
+        away = x[:, None, start : start + facts.shape[2]] - facts[:, None]
+        own = np.eye(facts.shape[1])[x[:, self._device].astype(int)]
+        known = x[:, [self._device]] >= 0
+        parts = []
+        likeness = np.ones((1, facts.shape[2])) if self._likeness is None else self._likeness
+        for weights, columns in zip(likeness, trait_groups(len(likeness)), strict=True):
+            nearness = (np.sum((away * weights) ** 2, axis=-1) + 1e-3) ** -2
+            nearness /= nearness.sum(axis=-1, keepdims=True)
+            parts.append(np.where(known, own, nearness) @ traits[..., columns])
+        return np.concatenate(parts, axis=-1)
 
     def _some(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         w = self._weights
         count = len(self._tiles)
-        trait = self._nearness(x) @ w["devices"]
+        trait = self._traits(x)
         z = np.clip((x[:, self._body] - self._shift) / self._scale, -6.0, 6.0)
-        hidden = _silu(z @ w["w0"][:, : z.shape[1]] + trait @ w["w0"][:, z.shape[1] :] + w["b0"])
+        told = trait[..., :TRAITS] @ w["w0"][:, z.shape[1] :]
+        hidden = _silu(z @ w["w0"][:, : z.shape[1]] + told + w["b0"])
         hidden = _silu(hidden @ w["w1"] + w["b1"])
         out = hidden @ w["w2"] + w["b2"]
-        rounds = x[:, self._tiles] + x[:, [self._compute]]
+        compute = x[:, [self._compute]]
+        if self._sustained is not None:
+            compute = compute - x[:, [self._sustained]]
+        rounds = x[:, self._tiles] + compute
         cost = rounds + w["rate"] + EFFICIENCY_GAIN * out[..., :count] + trait[..., :1]
         gate = GATE_GAIN * out[..., count : 2 * count] - w["gate"] * cost
+        if trait.shape[-1] > TRAITS:  # networks of before there was any have no favour
+            gate += GATE_GAIN * trait[..., TRAITS:]
         gate -= gate.max(axis=-1, keepdims=True)
         gate -= np.log(np.exp(gate).sum(axis=-1, keepdims=True))
         work = _logsumexp(gate + cost)

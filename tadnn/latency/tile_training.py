@@ -7,11 +7,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from tadnn.latency.tile_network import EFFICIENCY_GAIN, GATE_GAIN, REST_GAIN, Places, TileNetwork
+from tadnn.latency.tile_network import (
+    EFFICIENCY_GAIN,
+    GATE_GAIN,
+    REST_GAIN,
+    SCALES,
+    TRAITS,
+    Places,
+    TileNetwork,
+)
 
 WIDTH: Final = 96
 _NARROW: Final = 32  # where there are no tiles to choose from
-_TRAITS: Final = 6  # per device: compute, launch and memory scales, and three free ones
 _BATCH: Final = 256
 _EPOCHS: Final = 60
 _STEPS: Final = (2000, 3500)
@@ -19,6 +26,8 @@ _NARROW_STEPS: Final = 1000
 _RATE: Final = 6e-3
 _DECAY: Final = 1e-4
 _TRAIT_DECAY: Final = 3e-3
+# How much each of the likeness columns tells of scales, and of habits.
+LIKENESS: Final = np.array([[0, 0, 0, 0, 1, 0.1, 0.1], [0, 0, 0, 0, 0, 1, 0.2]])
 _FAR: Final = 1e4
 _BETA: Final = 0.03  # log error below which the loss is square
 
@@ -68,7 +77,7 @@ def train(
     return arrays, means, deviations
 
 
-_SHARED: Final = ("body", "tiles", "places", "shift", "scale")
+_SHARED: Final = ("body", "tiles", "places", "shift", "scale", "likeness")
 
 
 def members(arrays: dict[str, np.ndarray], which: Sequence[int]) -> dict[str, np.ndarray]:
@@ -95,7 +104,8 @@ def _train(
         return torch.tensor(values, dtype=torch.float32)
 
     z = tensor(np.clip((body - shift) / scale, -6, 6))
-    rounds = tensor(x[:, list(places.tiles)] + x[:, [places.compute]])
+    compute = x[:, [places.compute]] - x[:, [places.sustained]]
+    rounds = tensor(x[:, list(places.tiles)] + compute)
     memory, device = tensor(x[:, places.memory]), torch.tensor(x[:, places.device]).long()
     target = tensor(y + x[:, places.core])
     parts = _parameters(torch, z.shape[1], len(places.tiles), count, known, float(target.min()))
@@ -137,11 +147,16 @@ def _train(
         optimizer.step()
         schedule.step()
     arrays = {name: value.detach().numpy().astype(np.float32) for name, value in parts.items()}
+    inputs = z.shape[1]
+    arrays["w0"][:, inputs : inputs + SCALES] = 0
     arrays["facts"] = _facts(x, places, left_out, known)
     return {name: a.reshape(count, *a.shape[1:]) for name, a in arrays.items()} | {
         "body": np.array(places.body),
         "tiles": np.array(places.tiles),
-        "places": np.array([places.compute, places.memory, places.core, places.device]),
+        "places": np.array(
+            [places.compute, places.memory, places.core, places.device, places.sustained]
+        ),
+        "likeness": LIKENESS,
         "shift": shift,
         "scale": scale,
     }
@@ -168,7 +183,7 @@ def _parameters(
     outputs = 2 * tiles + 2
     width = WIDTH if tiles > 1 else _NARROW
     parts = {
-        "w0": drawn(inputs, inputs + _TRAITS, width),
+        "w0": drawn(inputs, inputs + TRAITS, width),
         "b0": torch.zeros(count, 1, width),
         "w1": drawn(width, width, width),
         "b1": torch.zeros(count, 1, width),
@@ -178,7 +193,7 @@ def _parameters(
         "gate": torch.full((count, 1, 1), 2.0),
         # Logarithms of launch (no more than the fastest row) and of a multiple of the memory's.
         "floor": torch.tensor([[least - 0.3, 0.0]]).repeat(count, 1),
-        "devices": torch.zeros(count, known, _TRAITS),
+        "devices": torch.zeros(count, known, TRAITS + tiles),
     }
     parts["b2"][..., -1] = -3.0
     return {name: value.requires_grad_() for name, value in parts.items()}
@@ -189,13 +204,17 @@ def _forward(
 ) -> tuple[Any, Any]:
     """Return log microseconds and log mean deviations; the twin of ``TileNetwork._some``."""
     count = rounds.shape[-1]
-    trait = torch.gather(w["devices"], 1, device[..., None].expand(-1, -1, _TRAITS))
+    trait = torch.gather(w["devices"], 1, device[..., None].expand(-1, -1, TRAITS + count))
     silu = torch.nn.functional.silu
-    hidden = silu(torch.cat([z, trait], dim=-1) @ w["w0"] + w["b0"])
+    # Scales say how fast a device is, not what runs there.
+    habits = trait[..., SCALES:TRAITS]
+    habits = torch.cat([torch.zeros_like(trait[..., :SCALES]), habits], dim=-1)
+    hidden = silu(torch.cat([z, habits], dim=-1) @ w["w0"] + w["b0"])
     hidden = silu(hidden @ w["w1"] + w["b1"])
     out = hidden @ w["w2"] + w["b2"]
     cost = rounds + w["rate"] + EFFICIENCY_GAIN * out[..., :count] + trait[..., :1]
-    gate = torch.log_softmax(GATE_GAIN * out[..., count : 2 * count] - w["gate"] * cost, dim=-1)
+    favour = GATE_GAIN * (out[..., count : 2 * count] + trait[..., TRAITS:])
+    gate = torch.log_softmax(favour - w["gate"] * cost, dim=-1)
     work = torch.logsumexp(gate + cost, dim=-1)
     floor = torch.logaddexp(
         w["floor"][:, :1] + trait[..., 1], memory + w["floor"][:, 1:2] + trait[..., 2]
