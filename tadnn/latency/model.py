@@ -111,6 +111,7 @@ class LatencyModel:
                 for adjustment in self._adjusting:
                     us, sigma = adjustment.adjust(self.op(op), batch, us, sigma, known)
                     within = within | (known & adjustment.measured(op))
+                us = np.maximum(us, batch.least_us)
                 std_us = us * sigma
             latency[at], std[at], inside[at] = us, std_us, within
         return KernelPredictions(_rounded(latency), _rounded(std), inside)
@@ -126,7 +127,7 @@ class LatencyModel:
             us = self.op(op).latency_us(batch)
             for adjustment in self._adjusting:
                 us = us * np.exp(adjustment.log_factor(self.op(op), batch, us))
-            latency[at] = us
+            latency[at] = np.maximum(us, batch.least_us)
         return _rounded(latency)
 
     def remember(self, kernels: Iterable[Kernel]) -> dict[Kernel, Known]:

@@ -8,10 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from tadnn.latency.tile_network import (
+    CARE,
     EFFICIENCY_GAIN,
+    FAR,
     GATE_GAIN,
     REST_GAIN,
-    SCALES,
     TRAITS,
     Places,
     TileNetwork,
@@ -26,9 +27,12 @@ _NARROW_STEPS: Final = 1000
 _RATE: Final = 6e-3
 _DECAY: Final = 1e-4
 _TRAIT_DECAY: Final = 3e-3
-# How much each of the likeness columns tells of scales, and of habits.
-LIKENESS: Final = np.array([[0, 0, 0, 0, 1, 0.1, 0.1], [0, 0, 0, 0, 0, 1, 0.2]])
-_FAR: Final = 1e4
+# How much each of the likeness columns tells of scales, and of habits; a fit chooses.
+LIKENESSES: Final = tuple(
+    np.array([[0, 0, 0, 0, *scales], [0, 0, 0, 0, 0, 1, lanes]])
+    for scales in ((1, 0.1, 0.1), (1, 0.5, 0.5))
+    for lanes in (0.2, 1, 2)
+)
 _BETA: Final = 0.03  # log error below which the loss is square
 
 
@@ -135,8 +139,9 @@ def _train(
             picks.append(order[member][at[member] : at[member] + batch])
             at[member] += batch
         pick = torch.from_numpy(np.stack(picks))
-        told = device[pick]
-        total, spread = _forward(torch, parts, z[pick], rounds[pick], memory[pick], told)
+        told = device[pick][..., None].expand(-1, -1, parts["devices"].shape[-1])
+        trait = torch.gather(parts["devices"], 1, told)
+        total, spread = forward(torch, parts, z[pick], rounds[pick], memory[pick], trait)
         error = total - target[pick]
         loss = torch.nn.functional.smooth_l1_loss(total, target[pick], beta=_BETA)
         # Laplace's likelihood of the errors as they are: what tells the deviation.
@@ -148,7 +153,7 @@ def _train(
         schedule.step()
     arrays = {name: value.detach().numpy().astype(np.float32) for name, value in parts.items()}
     inputs = z.shape[1]
-    arrays["w0"][:, inputs : inputs + SCALES] = 0
+    arrays["w0"][:, inputs : inputs + CARE + 1] = 0
     arrays["facts"] = _facts(x, places, left_out, known)
     return {name: a.reshape(count, *a.shape[1:]) for name, a in arrays.items()} | {
         "body": np.array(places.body),
@@ -156,7 +161,7 @@ def _train(
         "places": np.array(
             [places.compute, places.memory, places.core, places.device, places.sustained]
         ),
-        "likeness": LIKENESS,
+        "likeness": LIKENESSES[0],
         "shift": shift,
         "scale": scale,
     }
@@ -170,7 +175,7 @@ def _facts(x: np.ndarray, places: Places, left_out: np.ndarray, known: int) -> n
     for member, out in enumerate(left_out):
         for i in range(known):
             if out[device == i].all():
-                facts[member, i] = _FAR
+                facts[member, i] = FAR
     return facts
 
 
@@ -199,22 +204,23 @@ def _parameters(
     return {name: value.requires_grad_() for name, value in parts.items()}
 
 
-def _forward(
-    torch: Any, w: dict[str, Any], z: Any, rounds: Any, memory: Any, device: Any
+def forward(
+    torch: Any, w: dict[str, Any], z: Any, rounds: Any, memory: Any, trait: Any
 ) -> tuple[Any, Any]:
     """Return log microseconds and log mean deviations; the twin of ``TileNetwork._some``."""
     count = rounds.shape[-1]
-    trait = torch.gather(w["devices"], 1, device[..., None].expand(-1, -1, TRAITS + count))
     silu = torch.nn.functional.silu
     # Scales say how fast a device is, not what runs there.
-    habits = trait[..., SCALES:TRAITS]
-    habits = torch.cat([torch.zeros_like(trait[..., :SCALES]), habits], dim=-1)
-    hidden = silu(torch.cat([z, habits], dim=-1) @ w["w0"] + w["b0"])
+    own = torch.zeros_like(trait[..., : CARE + 1])
+    habits = torch.cat([own, trait[..., CARE + 1 : TRAITS]], dim=-1)
+    inputs = z.shape[-1]
+    hidden = silu(z @ w["w0"][:, :inputs] + habits @ w["w0"][:, inputs:] + w["b0"])
     hidden = silu(hidden @ w["w1"] + w["b1"])
     out = hidden @ w["w2"] + w["b2"]
     cost = rounds + w["rate"] + EFFICIENCY_GAIN * out[..., :count] + trait[..., :1]
-    favour = GATE_GAIN * (out[..., count : 2 * count] + trait[..., TRAITS:])
-    gate = torch.log_softmax(favour - w["gate"] * cost, dim=-1)
+    gate = GATE_GAIN * out[..., count : 2 * count] - w["gate"] * cost
+    gate = torch.exp(trait[..., CARE : CARE + 1]) * gate + GATE_GAIN * trait[..., TRAITS:]
+    gate = torch.log_softmax(gate, dim=-1)
     work = torch.logsumexp(gate + cost, dim=-1)
     floor = torch.logaddexp(
         w["floor"][:, :1] + trait[..., 1], memory + w["floor"][:, 1:2] + trait[..., 2]

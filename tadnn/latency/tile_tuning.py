@@ -1,4 +1,11 @@
-"""Fitting one more device's traits into a network over tiles, by a few of its kernels."""
+"""Fitting one more device's traits to a network over tiles, by a few of its kernels.
+
+What differs from one GPU to another is little beside what they share: how fast arithmetic, memory
+and launches are, and which tiles the library takes. A network of several devices holds that as
+traits of each device (:mod:`tadnn.latency.tile_network`). The traits of a device that was
+measured a little are the most probable ones, given the rows and how far devices are expected
+from their likes; how far that is, is chosen by rows left out.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +13,139 @@ from typing import Any, Final
 
 import numpy as np
 
-from tadnn.latency.tile_network import EFFICIENCY_GAIN, GATE_GAIN, REST_GAIN, SCALES, TRAITS
-from tadnn.latency.tile_network import TileNetwork
+from tadnn.latency.tile_network import CARE, TRAITS, TileNetwork
+from tadnn.latency.tile_training import forward
 
-# How far the traits of a new device are expected from those of its likes, in logarithms.
-SPREADS: Final = (0.3, 0.3, 0.3, 0.3, 0.3, 0.3)
-FAVOUR: Final = 0.5
-NOISE: Final = 0.06
-_STEPS: Final = 300
-_RATE: Final = 0.03
+FEWEST_ROWS_TO_TUNE: Final = 8
+_MOST_ROWS: Final = 200
+_FOLDS: Final = 5
+# How far a new device's traits are expected from those of its likes, in logarithms.
+_SPREADS: Final = (0.2, 0.2, 0.2, 2.0, 0.15, 0.15, 0.15)
+_FAVOUR: Final = 0.5
+_STRENGTHS: Final = (0.2, 0.5, 1.0)
+_NOISE: Final = 0.06
+_STEPS: Final = 200
+_RATE: Final = 0.05
+# A library that takes one tile whatever it costs: where the search for such a habit begins.
+_CARELESS: Final = -3.0
 
 
-def tuned_traits(network: TileNetwork, x: np.ndarray, y: np.ndarray, spreads=SPREADS, favour=FAVOUR, noise=NOISE, steps=_STEPS, rate=_RATE) -> np.ndarray:
-    """Return the traits of the device of these rows, [members, traits]."""
+def tune(
+    network: TileNetwork, x: np.ndarray, y: np.ndarray, seed: int
+) -> tuple[TileNetwork, np.ndarray]:
+    """Return the network knowing one more device, and what it says of each row unseen.
+
+    Args:
+        network: a tunable one.
+        x: features of the device's kernels, as of a stranger, [n, d].
+        y: their log ratios to the core, [n].
+        seed: of the choice of rows, where they are many, and of the parts left out.
+
+    Returns:
+        The network, the device its last, and log ratios [n]: each row's is predicted by traits
+        that were fitted without it.
+    """
     import torch
 
-    arrays = network.to_arrays()
-    def t(a): return torch.tensor(np.asarray(a, dtype=np.float32))
-    start = network._traits(x[:1])[:, 0]
-    body = np.clip((x[:, network._body] - network._shift) / network._scale, -6, 6)
-    z = t(body)
-    rounds = x[:, network._tiles] + x[:, [network._compute]] - x[:, [network._sustained]]
-    rounds, memory = t(rounds), t(x[:, network._memory])
-    target = t(y + x[:, network._core])
-    w = {n: t(network._weights[n]) for n in ("w0","b0","w1","b1","w2","b2","rate","gate","floor")}
-    n_in, count = z.shape[1], rounds.shape[-1]
-    base = z @ w["w0"][:, :n_in] + w["b0"]
-    prior = t(start)[:, None]
-    scale = t(np.concatenate([spreads, np.full(count, favour)]))
-    move = torch.zeros_like(prior).requires_grad_()
-    optimizer = torch.optim.Adam([move], lr=rate)
-    silu = torch.nn.functional.silu
-    for i in range(steps):
-        for g in optimizer.param_groups: g["lr"] = rate * (1 - i / steps) + 1e-4
-        trait = prior + move * scale
-        hidden = silu(base + trait[..., :TRAITS] @ w["w0"][:, n_in:])
-        hidden = silu(hidden @ w["w1"] + w["b1"])
-        out = hidden @ w["w2"] + w["b2"]
-        cost = rounds + w["rate"] + EFFICIENCY_GAIN * out[..., :count] + trait[..., :1]
-        fav = GATE_GAIN * (out[..., count:2*count] + trait[..., TRAITS:])
-        gate = torch.log_softmax(fav - w["gate"] * cost, dim=-1)
-        work = torch.logsumexp(gate + cost, dim=-1)
-        floor = torch.logaddexp(w["floor"][:, :1] + trait[..., 1], memory + w["floor"][:, 1:2] + trait[..., 2])
-        error = (torch.logaddexp(work, floor) + REST_GAIN * out[..., -2] - target) / noise
-        # Student's t with four degrees of freedom: a slow row is a row, not a device.
-        loss = (2.5 * torch.log1p(error**2 / 4)).sum() + 0.5 * (move**2).sum()
-        optimizer.zero_grad(); loss.backward(); optimizer.step()
-    return (prior + move * scale).detach().numpy()[:, 0]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _tune(torch, network, x, y, np.random.default_rng(seed))
+    finally:
+        torch.set_num_threads(threads)
 
 
-def with_device(network: TileNetwork, traits: np.ndarray) -> TileNetwork:
-    """Return the network knowing one more device, the last."""
-    arrays = network.to_arrays()
-    devices = np.concatenate([arrays["devices"], traits[:, None].astype(np.float32)], axis=1)
-    far = np.full_like(arrays["facts"][:, :1], 1e4)
-    return TileNetwork({**arrays, "devices": devices, "facts": np.concatenate([arrays["facts"], far], axis=1)})
+def _tune(
+    torch: Any, network: TileNetwork, x: np.ndarray, y: np.ndarray, rng: np.random.Generator
+) -> tuple[TileNetwork, np.ndarray]:
+    order = rng.permutation(len(y))
+    shown = order[:_MOST_ROWS]
+    task = _Task(torch, network, x[shown], y[shown])
+    members, tiles = len(task.prior), task.prior.shape[-1] - TRAITS
+    # Which tile a library is stuck to is found by trying: from here no slope leads there.
+    starts = np.repeat(task.prior[:, None], 1 + tiles, axis=1)
+    for tile in range(tiles):
+        starts[:, 1 + tile, CARE] = _CARELESS
+        starts[:, 1 + tile, TRAITS + tile] = 1.0
+    everything = np.ones(len(shown), dtype=bool)
+    jobs = [(m, s) for m in range(members) for s in range(1 + tiles)]
+    _, losses = task.fit(
+        [m for m, _ in jobs],
+        np.stack([starts[job] for job in jobs]),
+        np.ones(len(jobs)),
+        np.tile(everything, (len(jobs), 1)),
+    )
+    best = losses.reshape(members, -1).argmin(axis=1)
+    begin = starts[np.arange(members), best]
+    part = np.arange(len(shown)) % _FOLDS
+    fits = [(strength, fold) for strength in _STRENGTHS for fold in range(_FOLDS + 1)]
+    runs = [(m, strength, fold) for strength, fold in fits for m in range(members)]
+    traits, _ = task.fit(
+        [m for m, _, _ in runs],
+        np.stack([begin[m] for m, _, _ in runs]),
+        np.array([strength for _, strength, _ in runs]),
+        np.stack([part != fold for _, _, fold in runs]),
+    )
+    traits = traits.reshape(len(_STRENGTHS), _FOLDS + 1, members, -1)
+    told = x.copy()
+    told[:, network.device_column] = network.known
+    unseen = np.empty((len(_STRENGTHS), len(y)))
+    for i in range(len(_STRENGTHS)):
+        unseen[i] = network.with_device(traits[i, _FOLDS]).mean(told)
+        for fold in range(_FOLDS):
+            out = shown[part == fold]
+            unseen[i, out] = network.with_device(traits[i, fold]).mean(told[out])
+    chosen = int(np.argmin(np.mean(np.abs(unseen - y)[:, shown], axis=1)))
+    return network.with_device(traits[chosen, _FOLDS]), unseen[chosen]
+
+
+class _Task:
+    """The rows of one device, and the network that is to explain them."""
+
+    def __init__(self, torch: Any, network: TileNetwork, x: np.ndarray, y: np.ndarray) -> None:
+        self._torch = torch
+        self.prior = network.traits(x[:1])[:, 0]
+        body, rounds, memory, core = network.parts(x)
+        self._inputs = [self._tensor(values) for values in (body, rounds, memory)]
+        self._target = self._tensor(y + core)
+        self._weights = {name: self._tensor(w) for name, w in network.weights.items()}
+        favours = [_FAVOUR] * (self.prior.shape[-1] - TRAITS)
+        self._spreads = self._tensor(np.array([*_SPREADS, *favours]))
+
+    def fit(
+        self, members: list[int], start: np.ndarray, strength: np.ndarray, shown: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the most probable traits of each job, [jobs, traits], and their losses, [jobs].
+
+        Args:
+            members: the network's member of each job.
+            start: traits to begin with, [jobs, traits].
+            strength: multiplies how far traits are expected to go, [jobs].
+            shown: the rows that each job sees, [jobs, n].
+        """
+        torch = self._torch
+        w = {name: values[members] for name, values in self._weights.items()}
+        prior = self._tensor(self.prior[members])[:, None]
+        reach = self._spreads * self._tensor(strength)[:, None, None]
+        # A job that hardly may move begins where the others begin, and is drawn back.
+        move = ((self._tensor(start)[:, None] - prior) / self._spreads).requires_grad_()
+        seen = self._tensor(shown)
+        optimizer = torch.optim.Adam([move], lr=_RATE)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, _STEPS)
+        for _ in range(_STEPS):
+            trait = prior + move * self._spreads
+            total, _ = forward(torch, w, *self._inputs, trait)
+            error = (total - self._target) / _NOISE
+            # Student's t of four degrees of freedom: a slow row is a row, not a device.
+            unlikely = (2.5 * torch.log1p(error**2 / 4) * seen).sum(dim=-1)
+            far = (((trait - prior) / reach) ** 2).sum(dim=(-1, -2))
+            loss = unlikely + 0.5 * far
+            optimizer.zero_grad()
+            loss.sum().backward()
+            optimizer.step()
+            schedule.step()
+        fitted = (prior + move * self._spreads).detach().numpy()[:, 0]
+        return fitted, loss.detach().numpy()
+
+    def _tensor(self, values: np.ndarray) -> Any:
+        return self._torch.tensor(np.asarray(values, dtype=np.float32))
