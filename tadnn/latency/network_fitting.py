@@ -105,9 +105,7 @@ def _as_stranger(x: np.ndarray, places: Places) -> np.ndarray:
     return told
 
 
-def _telling(
-    strangers: list[tuple[TileNetwork, np.ndarray, np.ndarray]], seed: int
-) -> np.ndarray:
+def _telling(strangers: list[tuple[TileNetwork, np.ndarray, np.ndarray]], seed: int) -> np.ndarray:
     """Return the likeness by which devices left out are predicted best, each counting the same."""
     from tadnn.latency.tile_training import LIKENESSES
 

@@ -125,7 +125,7 @@ class TileNetwork(Learner):
         One generation is all the way, and so is a factor of two in size, clock, peak or bandwidth.
         """
         facts = self.weights["facts"][0]
-        if facts.shape[1] <= _NOMINAL:
+        if self._likeness is None:  # a network of before there was any
             return np.ones(len(x))
         start = self.device_column + 1
         told = [*range(_NOMINAL), _NOMINAL + 1]
@@ -172,7 +172,7 @@ class TileNetwork(Learner):
         return np.concatenate(parts, axis=-1)
 
     def parts(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return what the network sees [n, d], rounds [n, tiles], memory and core [n]; logarithms."""
+        """Return inputs [n, d]; logarithms of rounds [n, tiles], memory and core [n]."""
         body = np.clip((x[:, self._body] - self._shift) / self._scale, -6.0, 6.0)
         compute = x[:, self._compute]
         if self._sustained is not None:
