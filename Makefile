@@ -65,6 +65,7 @@ ifneq ($(wildcard benchmarks/latency.py),)
 bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baselines, on public tables
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/whole_networks.py
+	$(BIN)/python benchmarks/adapting.py
 endif
 
 ifneq ($(wildcard benchmarks/ship_models.py),)

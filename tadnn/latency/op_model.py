@@ -72,7 +72,8 @@ class OpModel:
         if self.learner is not None:
             latency = latency * np.exp(self.learner.mean(self._features(batch)))
         latency = self._guessed(batch, latency, self.profiles(batch))
-        return np.maximum(latency, batch.least_us)
+        bounded: np.ndarray = np.maximum(latency, batch.least_us)
+        return bounded
 
     def predict(self, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return microseconds, their standard deviation, and whether in range, each [n]."""

@@ -89,7 +89,8 @@ def sustained_share(device: DeviceSpec, dtype: str, math: str = "ieee") -> float
         peak = peak_of(device, dtype)
         fed = device.power_w / (peak * _PJ_PER_FLOP_AND_NM * device.process_nm)
         share = min(1.0, max(fed, device.base_clock_mhz / max(device.clock_mhz, 1.0)))
-    return min(share, (_GPU_LANES / max(lanes_per_unit(device), _GPU_LANES)) ** _CROWDING)
+    crowding = max(lanes_per_unit(device), _GPU_LANES) / _GPU_LANES
+    return float(min(share, crowding**-_CROWDING))
 
 
 def occupancy(

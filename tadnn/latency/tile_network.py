@@ -131,7 +131,7 @@ class TileNetwork(Learner):
         told = [*range(_NOMINAL), _NOMINAL + 1]
         away = x[:, None, [start + i for i in told]] - facts[:, told]
         nearest: np.ndarray = np.sqrt(np.sum(away**2, axis=-1)).min(axis=1)
-        return np.minimum(nearest, 1.0)
+        return nearest.clip(max=1.0)
 
     def with_device(self, traits: np.ndarray) -> TileNetwork:
         """Return the network knowing one more device, after the others, by its [members, traits].

@@ -130,11 +130,12 @@ class _Task:
         # A job that hardly may move begins where the others begin, and is drawn back.
         move = ((self._tensor(start)[:, None] - prior) / self._spreads).requires_grad_()
         seen = self._tensor(shown)
+        body, rounds, memory = self._inputs
         optimizer = torch.optim.Adam([move], lr=_RATE)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, _STEPS)
         for _ in range(_STEPS):
             trait = prior + move * self._spreads
-            total, _ = forward(torch, w, *self._inputs, trait)
+            total, _ = forward(torch, w, body, rounds, memory, trait)
             error = (total - self._target) / _NOISE
             # Student's t of four degrees of freedom: a slow row is a row, not a device.
             unlikely = (2.5 * torch.log1p(error**2 / 4) * seen).sum(dim=-1)
