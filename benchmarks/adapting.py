@@ -3,9 +3,8 @@
     python benchmarks/adapting.py [--data DIR] [--gpus SLUG ...] [--rows N] [--few N] [--draws N]
         [--seed N] [--json FILE]
 
-Each GPU of ``neusight_gemm_fp32`` is left out in turn: a model is fitted to N rows of each of the
-others, judged on 4,000 rows of the one left out (``tadnn evaluate kernels.csv --on NAME@GPU``), then
-adapted by a few of its rows (``tadnn adapt``), drawn at random several times, and judged on rows
+Each GPU of ``neusight_gemm_fp32`` is left out in turn: a model is fitted to N rows of each of
+the others, judged on 4,000 rows of the one left out (``tadnn evaluate``), then adapted by a few of its rows (``tadnn adapt``), drawn at random several times, and judged on rows
 that aren't among them. The noise floor is the mean relative spread of kernels that stand in the
 table several times.
 """
@@ -81,7 +80,8 @@ def repeats(rows: Sequence[KernelRow]) -> float | None:
 def markdown(results: Sequence[dict[str, Any]]) -> str:
     """Return MAPE (bias), all in percent, and shares inside one and two deviations."""
     lines = [
-        "| GPU | unseen: all | linear | bmm | 1, 2 sigma | adapted: all | linear | bmm | 1, 2 sigma |",
+        "| GPU | unseen: all | linear | bmm | 1, 2 sigma "
+        "| adapted: all | linear | bmm | 1, 2 sigma |",
         "|---|---:|---:|---:|---|---:|---:|---:|---|",
     ]
     for result in results:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tadnn.latency.tile_network import CARE, TRAITS, TileNetwork
+from tadnn.latency.tile_network import CARE, SCALES, TRAITS, TileNetwork
 from tadnn.latency.tile_training import forward
 
 FEWEST_ROWS_TO_TUNE: Final = 8
@@ -61,30 +61,25 @@ def _tune(
     order = rng.permutation(len(y))
     shown = order[:_MOST_ROWS]
     task = _Task(torch, network, x[shown], y[shown])
-    members, tiles = len(task.prior), task.prior.shape[-1] - TRAITS
-    # Which tile a library is stuck to is found by trying: from here no slope leads there.
-    starts = np.repeat(task.prior[:, None], 1 + tiles, axis=1)
-    for tile in range(tiles):
-        starts[:, 1 + tile, CARE] = _CARELESS
-        starts[:, 1 + tile, TRAITS + tile] = 1.0
+    centres, starts = _habits(task.prior, network.weights["devices"])
+    members, count = centres.shape[:2]
     everything = np.ones(len(shown), dtype=bool)
-    jobs = [(m, s) for m in range(members) for s in range(1 + tiles)]
     _, losses = task.fit(
-        [m for m, _ in jobs],
-        np.stack([starts[job] for job in jobs]),
-        np.ones(len(jobs)),
-        np.tile(everything, (len(jobs), 1)),
+        np.repeat(np.arange(members), count),
+        centres.reshape(members * count, -1),
+        starts.reshape(members * count, -1),
+        np.ones(members * count),
+        np.tile(everything, (members * count, 1)),
     )
-    best = losses.reshape(members, -1).argmin(axis=1)
-    begin = starts[np.arange(members), best]
+    best = np.arange(members), losses.reshape(members, count).argmin(axis=1)
     part = np.arange(len(shown)) % _FOLDS
     fits = [(strength, fold) for strength in _STRENGTHS for fold in range(_FOLDS + 1)]
-    runs = [(m, strength, fold) for strength, fold in fits for m in range(members)]
     traits, _ = task.fit(
-        [m for m, _, _ in runs],
-        np.stack([begin[m] for m, _, _ in runs]),
-        np.array([strength for _, strength, _ in runs]),
-        np.stack([part != fold for _, _, fold in runs]),
+        np.tile(np.arange(members), len(fits)),
+        np.tile(centres[best], (len(fits), 1)),
+        np.tile(starts[best], (len(fits), 1)),
+        np.repeat([strength for strength, _ in fits], members),
+        np.repeat(np.stack([part != fold for _, fold in fits]), members, axis=0),
     )
     traits = traits.reshape(len(_STRENGTHS), _FOLDS + 1, members, -1)
     told = x.copy()
@@ -97,6 +92,23 @@ def _tune(
             unseen[i, out] = network.with_device(traits[i, fold]).mean(told[out])
     chosen = int(np.argmin(np.mean(np.abs(unseen - y)[:, shown], axis=1)))
     return network.with_device(traits[chosen, _FOLDS]), unseen[chosen]
+
+
+def _habits(prior: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return traits to be drawn to, and to begin with, by member: [members, habits, traits] each.
+
+    The likes' mixture; each known device's own habits at the likes' scales; and, drawn to the
+    mixture, a library that is stuck to one tile: from elsewhere no slope leads there.
+    """
+    tiles = prior.shape[-1] - TRAITS
+    mixture = prior[:, None]
+    others = known.copy()
+    others[..., :SCALES] = mixture[..., :SCALES]
+    stuck = np.repeat(mixture, tiles, axis=1)
+    centres = np.concatenate([mixture, others, stuck], axis=1)
+    stuck[..., CARE] = _CARELESS
+    stuck[..., TRAITS:] += np.eye(tiles)
+    return centres, np.concatenate([mixture, others, stuck], axis=1)
 
 
 class _Task:
@@ -113,19 +125,25 @@ class _Task:
         self._spreads = self._tensor(np.array([*_SPREADS, *favours]))
 
     def fit(
-        self, members: list[int], start: np.ndarray, strength: np.ndarray, shown: np.ndarray
+        self,
+        members: np.ndarray,
+        centre: np.ndarray,
+        start: np.ndarray,
+        strength: np.ndarray,
+        shown: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the most probable traits of each job, [jobs, traits], and their losses, [jobs].
 
         Args:
             members: the network's member of each job.
+            centre: traits that are expected, [jobs, traits].
             start: traits to begin with, [jobs, traits].
             strength: multiplies how far traits are expected to go, [jobs].
             shown: the rows that each job sees, [jobs, n].
         """
         torch = self._torch
         w = {name: values[members] for name, values in self._weights.items()}
-        prior = self._tensor(self.prior[members])[:, None]
+        prior = self._tensor(centre)[:, None]
         reach = self._spreads * self._tensor(strength)[:, None, None]
         # A job that hardly may move begins where the others begin, and is drawn back.
         move = ((self._tensor(start)[:, None] - prior) / self._spreads).requires_grad_()
