@@ -66,6 +66,7 @@ bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baseli
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/whole_networks.py
 	$(BIN)/python benchmarks/adapting.py
+	$(BIN)/python benchmarks/tile_habits.py
 endif
 
 ifneq ($(wildcard benchmarks/ship_models.py),)

@@ -4,9 +4,9 @@
         [--seed N] [--json FILE]
 
 Each GPU of ``neusight_gemm_fp32`` is left out in turn: a model is fitted to N rows of each of
-the others, judged on 4,000 rows of the one left out (``tadnn evaluate``), then adapted by a few of its rows (``tadnn adapt``), drawn at random several times, and judged on rows
-that aren't among them. The noise floor is the mean relative spread of kernels that stand in the
-table several times.
+the others, judged on 4,000 rows of the one left out (``tadnn evaluate``), then adapted by a few
+of its rows (``tadnn adapt``), drawn at random several times, and judged on rows that aren't among
+them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,11 @@ def judge(
         result["adapted"].append(
             evaluate_kernels(adapted, [row for row in judged if row.kernel not in known])
         )
-    result["kernels_per_s"] = speed(adapted, judged)
-    result["repeats_mape"] = repeats(rows)
+    result["kernels_per_s"] = kernels_per_s(adapted, judged)
     return result
 
 
-def speed(model: LatencyModel, rows: Sequence[KernelRow]) -> float:
+def kernels_per_s(model: LatencyModel, rows: Sequence[KernelRow]) -> float:
     """Return how many distinct kernels a second are predicted, error bar included."""
     kernels = [row.kernel for row in rows]
     best = np.inf
@@ -69,12 +68,6 @@ def speed(model: LatencyModel, rows: Sequence[KernelRow]) -> float:
         model.predict(kernels)
         best = min(best, time.perf_counter() - start)
     return len(kernels) / best
-
-
-def repeats(rows: Sequence[KernelRow]) -> float | None:
-    """Return the typical relative spread of kernels that were measured several times, percent."""
-    spread = [row.spread_us / row.latency_us for row in rows if (row.repeats or 0) > 1]
-    return 100 * float(np.mean(spread)) if spread else None
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:
@@ -125,11 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(markdown(results[-1:]), flush=True)
     print(markdown(results))
     for result in results:
-        floor, known = result["repeats_mape"], "no kernel was measured twice"
-        if floor is not None:
-            known = f"repeated kernels differ by {floor:.1f} %"
         fit, speed = result["fit_s"], result["kernels_per_s"]
-        print(f"{result['gpu']}: {known}; fitted in {fit:.0f} s, {speed:,.0f} kernels/s adapted")
+        print(f"{result['gpu']}: fitted in {fit:.0f} s, {speed:,.0f} kernels/s adapted")
     if args.json:
         args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
     return 0
