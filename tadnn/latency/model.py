@@ -227,11 +227,17 @@ class LatencyModel:
 
     def _deviation_us(self, total_us: float, shares: Sequence[KernelShare]) -> float:
         # One kernel launched twice errs twice the same way; different kernels err independently.
-        # Those that physics alone prices err alike: one coefficient stands behind them all.
-        variance = sum((s.std_us * s.count) ** 2 for s in shares if s.profiled)
-        alike = sum(s.std_us * s.count for s in shares if not s.profiled)
+        # Those that physics alone prices err alike: one coefficient stands behind them all. So do
+        # all kernels of a device that nobody measured: most of what they err is the device.
+        apart = [s for s in shares if s.profiled and not self._strange(s.kernel.op)]
+        variance = sum((s.std_us * s.count) ** 2 for s in apart)
+        alike = sum(s.std_us * s.count for s in shares) - sum(s.std_us * s.count for s in apart)
         kernels = self.nets.scale**2 * (variance + alike**2)
         return math.sqrt(kernels + (self.nets.sigma * total_us) ** 2)
+
+    def _strange(self, op: str) -> bool:
+        """Tell whether no kernel and no network was measured on the device, for this op."""
+        return self.device.slug not in self.op(op).devices and not self._adjusting
 
     def _known(self, kernels: Sequence[Kernel]) -> list[Known]:
         p = self.predict(kernels)
