@@ -21,6 +21,7 @@ from tadnn.latency.batch import KernelBatch
 from tadnn.latency.features import feature_matrix
 from tadnn.latency.gpu_features import gpu_columns, network_places
 from tadnn.latency.network_fitting import network_features
+from tadnn.latency.op_fitting import _of_few
 from tadnn.latency.quantization import GPU_TILES
 from tadnn.latency.tile_network import TileNetwork
 from tadnn.runtimes import Setting
@@ -244,3 +245,9 @@ def test_traits_come_from_likes(fitted: LatencyModel) -> None:
     assert learner.strangeness(x) == pytest.approx(np.log2(1935 / 1555))
     _, x = network_features(KernelBatch.of(products(3, 0), H100, 1), op.core, op.devices)
     assert (learner.strangeness(x) == 1).all()
+
+
+def test_few_devices_tell_little_of_one_more() -> None:
+    # Student's t of one degree of freedom is Cauchy's: its quantile is tan(pi (p - 1/2)).
+    assert _of_few(2) == pytest.approx(np.tan(np.pi * 0.34) / 0.99446 * np.sqrt(1.5), rel=1e-3)
+    assert _of_few(2) > _of_few(3) > _of_few(5) > 1
