@@ -82,10 +82,12 @@ def _tune(
         np.repeat(np.stack([part != fold for _, fold in fits]), members, axis=0),
     )
     traits = traits.reshape(len(_STRENGTHS), _FOLDS + 1, members, -1)
+    # Or the likes' traits as they are: a twin of a known device has nothing to be told.
+    traits = np.concatenate([np.broadcast_to(task.prior, (1, *traits.shape[1:])), traits])
     told = x.copy()
     told[:, network.device_column] = network.known
-    unseen = np.empty((len(_STRENGTHS), len(y)))
-    for i in range(len(_STRENGTHS)):
+    unseen = np.empty((len(traits), len(y)))
+    for i in range(len(traits)):
         unseen[i] = network.with_device(traits[i, _FOLDS]).mean(told)
         for fold in range(_FOLDS):
             out = shown[part == fold]
