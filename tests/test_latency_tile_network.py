@@ -251,3 +251,16 @@ def test_few_devices_tell_little_of_one_more() -> None:
     # Student's t of one degree of freedom is Cauchy's: its quantile is tan(pi (p - 1/2)).
     assert _of_few(2) == pytest.approx(np.tan(np.pi * 0.34) / 0.99446 * np.sqrt(1.5), rel=1e-3)
     assert _of_few(2) > _of_few(3) > _of_few(5) > 1
+
+
+def test_a_twin_needs_no_tuning(fitted: LatencyModel) -> None:
+    # The same card by another name, measured: what the network says of it already is kept.
+    twin = find_device("a100-40gb-sxm")
+    few, rest = products(40, 21), products(100, 22)
+    rows = [KernelRow(k, float(us)) for k, us in zip(few, stairs_us(few, A100), strict=True)]
+    adapted = adapt("twin", fitted.on(twin), rows)
+    own, now = fitted.on(A100).predict_us(rest), adapted.predict_us(rest)
+    measured = stairs_us(rest, A100)
+    np.testing.assert_allclose(fitted.on(twin).predict_us(rest), own, rtol=0.02)
+    before, after = (error_summary(us, measured)["mape"] for us in (own, now))
+    assert after < before + 1.5
