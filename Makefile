@@ -69,6 +69,8 @@ ifneq ($(wildcard benchmarks/latency.py),)
 bench-latency: $(VENV)/.test-stamp ## errors of predicted kernels against baselines, on public tables
 	$(BIN)/python benchmarks/latency.py
 	$(BIN)/python benchmarks/whole_networks.py
+	$(BIN)/python benchmarks/adapting.py
+	$(BIN)/python benchmarks/tile_habits.py
 endif
 
 ifneq ($(wildcard benchmarks/zoo.py),)

@@ -57,7 +57,7 @@ class Devices:
     ops: tuple[str, ...]
 
 
-_GPUS = ("p4", "p100", "v100", "t4", "a100-40gb")
+GPUS = ("p4", "p100", "v100", "t4", "a100-40gb")
 TASKS: tuple[Shapes | Devices, ...] = (
     Shapes("neusight_gemm_fp32", "a100-40gb", "bmm"),
     Shapes("neusight_gemm_fp32", "a100-40gb", "linear"),
@@ -70,7 +70,7 @@ TASKS: tuple[Shapes | Devices, ...] = (
     Shapes("aiconfigurator_gemm_bf16", "h200", "linear"),
     Shapes("miopen_conv_fwd_amd", "mi100", "conv2d"),
     *(
-        Devices("neusight_gemm_fp32", gpu, tuple(g for g in _GPUS if g != gpu), ("linear", "bmm"))
+        Devices("neusight_gemm_fp32", gpu, tuple(g for g in GPUS if g != gpu), ("linear", "bmm"))
         for gpu in ("a100-40gb", "v100", "p100")
     ),
 )

@@ -200,6 +200,22 @@ class TestSpec:
             DeviceSpec.from_dict(good | {"peak_tflops": 3})
         assert DeviceSpec.from_dict({k: v for k, v in good.items() if k != "note"}).note == ""
 
+    def test_cards_of_before_likeness_had_facts_are_read(self) -> None:
+        likeness = ("base_clock_mhz", "capability", "power_w", "process_nm")
+        good = devices()["t4"].to_dict()
+        assert [good[name] for name in likeness] == [585, 7.5, 70, 12]
+        old = DeviceSpec.from_dict({k: v for k, v in good.items() if k not in likeness})
+        assert [getattr(old, name) for name in likeness] == [0, 0, 0, 0]
+        with pytest.raises(CorruptFile, match="'t4' has a value of the wrong type"):
+            DeviceSpec.from_dict(good | {"power_w": "lots"})
+
+    def test_every_card_of_the_table_has_a_generation_and_watts(self) -> None:
+        for spec in devices().values():
+            if spec.vendor == "NVIDIA":
+                assert spec.capability >= 3, spec.slug
+                assert 50 <= spec.power_w <= 2000, spec.slug
+                assert spec.base_clock_mhz <= spec.clock_mhz, spec.slug
+
 
 INTEL = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -318,6 +334,7 @@ class TestGpu:
             {"fp32": 19.49, "tf32": 155.9, "fp16": 311.9, "bf16": 311.9}, rel=1e-3
         )
         assert spec.bandwidth_gbps == pytest.approx(2039, rel=1e-3)
+        assert spec.capability == 8.0
 
     def test_a_slice_of_a_known_device_is_not_taken_for_the_whole(self) -> None:
         spec = detect.gpu_spec(properties(multi_processor_count=42, total_memory=40 * 2**30))
@@ -372,6 +389,7 @@ class TestGpu:
         spec = detect.gpu_spec(properties(name="AMD Instinct MI999", major=9, minor=4))
         assert spec.vendor == "AMD"
         assert set(spec.peak_tflops) == {"fp32"}
+        assert spec.capability == 0
 
     @pytest.mark.gpu
     def test_this_machines_gpu(self) -> None:

@@ -31,6 +31,7 @@ from tadnn.latency.quantization import (
     occupancy,
     peak_of,
     slots_of,
+    sustained_share,
 )
 from tadnn.profiling import FAKE_DEVICE
 
@@ -218,3 +219,18 @@ def test_occupancy_takes_plain_numbers_too() -> None:
     kernel = conv(17)
     waves, used = occupancy("conv2d", kernel.dims, FAKE_DEVICE, "fp32", 2)
     assert (int(waves), float(used)) == (7, 17 / 32)
+
+
+def test_the_share_of_the_peak_that_is_kept_up() -> None:
+    # By hand: 70 W feed a T4 of 8.14 TFLOPS, 12 nm, as far as 250 W feed a V100 of 14.13.
+    def share(name: str) -> float:
+        return sustained_share(find_device(name), "fp32")
+
+    assert share("v100") == pytest.approx(1)
+    assert share("t4") == pytest.approx((70 / 8.14) / (250 / 14.13))
+    assert share("l4") == pytest.approx(795 / 2040), "not below the base clock"
+    # Four times an A100's 64 lanes would be 256; an H100 has 128.
+    assert share("h100") == pytest.approx(0.5**0.22, rel=1e-3)
+    assert share("mi100") > 0
+    assert sustained_share(find_device("l4"), "bf16") == 1
+    assert sustained_share(find_device("a100-40gb"), "fp32", "tf32") == 1

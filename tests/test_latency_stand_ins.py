@@ -147,3 +147,10 @@ def test_a_network_names_the_share_that_nobody_measured(model: LatencyModel) -> 
     shown = to_json(p, model)
     assert shown["unprofiled_share"] == p.unprofiled_share
     assert [k["profiled"] for k in shown["kernels"]] == [s.profiled for s in p.kernels]
+
+
+def test_the_kernels_of_a_device_that_nobody_measured_err_together(model: LatencyModel) -> None:
+    builder = NetBuilder((8, 14, 14))
+    builder.add("body", body())
+    p = model.on(find_device("a100-40gb")).predict_net(builder.build(), 4)
+    assert p.std_ms == pytest.approx(sum(s.std_us * s.count for s in p.kernels) / 1e3, rel=1e-4)

@@ -157,6 +157,7 @@ def gpu_spec(properties: Any) -> DeviceSpec:
         # A slice must not answer to the whole device's name.
         aliases=(name,) if known is None else (),
         note="; ".join(notes),
+        capability=0.0 if amd else float(f"{int(properties.major)}.{int(properties.minor)}"),
     )
 
 

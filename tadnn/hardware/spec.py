@@ -13,6 +13,8 @@ import yaml
 from tadnn.errors import CorruptFile, UnknownName
 
 _TABLE: Final = Path(__file__).with_name("devices.yaml")
+_FACTS_OF_LIKES: Final = ("base_clock_mhz", "capability", "power_w", "process_nm")
+_OPTIONAL: Final = {"note", *_FACTS_OF_LIKES}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class DeviceSpec:
         vector_bytes: SIMD register of a CPU; 0 for GPUs.
         aliases: other names that vendors and tables use.
         note: what is uncertain or estimated.
+        base_clock_mhz: what the maker promises under load; 0 where unknown, as with those below.
+        capability: CUDA's compute capability.
+        power_w: the board's limit.
+        process_nm: the class of the process that the chip is made in.
     """
 
     slug: str
@@ -50,6 +56,10 @@ class DeviceSpec:
     vector_bytes: int
     aliases: tuple[str, ...]
     note: str = ""
+    base_clock_mhz: float = 0.0
+    capability: float = 0.0
+    power_w: float = 0.0
+    process_nm: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data that JSON and YAML can hold."""
@@ -63,7 +73,7 @@ class DeviceSpec:
             CorruptFile: a field is missing, unknown or of the wrong type.
         """
         known = {item.name for item in fields(cls)}
-        wrong = sorted(known - {"note"} - set(data)) + sorted(set(data) - known)
+        wrong = sorted(known - _OPTIONAL - set(data)) + sorted(set(data) - known)
         if wrong:
             raise CorruptFile(
                 f"a device has the fields {', '.join(sorted(known))}; missing or unknown: "
@@ -84,6 +94,7 @@ class DeviceSpec:
                 vector_bytes=int(data["vector_bytes"]),
                 aliases=tuple(str(alias) for alias in data["aliases"]),
                 note=str(data.get("note", "")),
+                **{name: float(data.get(name, 0.0)) for name in _FACTS_OF_LIKES},
             )
         except (TypeError, ValueError, AttributeError) as error:
             raise CorruptFile(

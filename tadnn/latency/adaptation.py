@@ -201,7 +201,8 @@ def features(
 
     Log latency, arithmetic against memory, waves, what the last wave leaves idle, the sizes
     of the matrix product (zero where there is none), and for each peer how much further above
-    the physical core a kernel is there than here; zero where the peer's weren't measured.
+    the physical core a kernel is there than here; zero where the peer's weren't measured, and
+    where the device's own traits are known, which hold what it has of others.
     """
     here = np.log(latency_us / op.core.latency_us(batch))
     device = batch.device
@@ -223,7 +224,8 @@ def features(
         columns += [groups / 8, (m - 9) / 5, (n - 9) / 5, (k - 9) / 5]
     for peer in peers:
         there = replace(batch, device=peer)
-        if peer.slug in op.devices and op.learner is not None:
+        compared = peer.slug in op.devices and device.slug not in op.devices
+        if compared and op.learner is not None:
             columns.append(np.log(op.latency_us(there) / op.core.latency_us(there)) - here)
         else:
             columns.append(np.zeros(len(batch)))

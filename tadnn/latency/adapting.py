@@ -16,6 +16,7 @@ from tadnn.latency.batch import KernelBatch
 from tadnn.latency.checking import check_rows, merged_rows
 from tadnn.latency.errors import calibrated_summary
 from tadnn.latency.model import LatencyModel
+from tadnn.latency.op_tuning import tunable, tune_op
 
 FEWEST_TO_ADAPT: Final = 5
 MOST_TO_ADAPT: Final = 2000
@@ -56,15 +57,19 @@ def adapt(
         measured = {known[i]: measured[known[i]] for i in sorted(picked)}
     ops = sorted({kernel.op for kernel in measured})
     peers = [spec for spec in model.card.devices if spec.slug != device.slug]
+    fitted = dict(model.ops)
     xs, ys, order = [], [], []
     for number, op in enumerate(ops):
         kernels = [kernel for kernel in measured if kernel.op == op]
-        batch = KernelBatch.of(kernels, device, setting.threads)
-        predicted = model.predict_us(kernels)
+        batch = KernelBatch.of(kernels, device, setting.threads, setting.math)
         us = np.array([measured[kernel] for kernel in kernels])
-        said = features(model.op(op), batch, predicted, peers)
-        xs.append(np.column_stack([np.full(len(us), number), said]))
-        ys.append(np.log(us / predicted))
+        said, predictor = model.predict_us(kernels), model.op(op)
+        if tunable(predictor, batch):
+            fitted[op], said = tune_op(predictor, batch, us, seed)
+            predictor = fitted[op]
+        columns = features(predictor, batch, said, peers)
+        xs.append(np.column_stack([np.full(len(us), number), columns]))
+        ys.append(np.log(us / said))
         order.append(us)
     adaptation = Adaptation.fit(
         device.slug, peers, ops, np.concatenate(xs), np.concatenate(ys), seed
@@ -85,7 +90,7 @@ def adapt(
         model.card, name=name, devices=(device,), environment={}, data=data, notes=text.strip()
     )
     adjustments = (*model.adjustments, adaptation)
-    return LatencyModel(card, model.ops, model.nets, device, adjustments=adjustments)
+    return LatencyModel(card, fitted, model.nets, device, adjustments=adjustments)
 
 
 def _judged(adaptation: Adaptation, measured: np.ndarray) -> dict[str, Any]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from tadnn.hardware import DeviceSpec
 from tadnn.kernels import DTYPE_BYTES, EPILOGUES, OPS, Kernel
 from tadnn.latency.quantization import occupancy, peak_of, slots_of
+
+_OUTPUTS: Final = 4  # a side of the tile that Winograd's algorithm computes at once
 
 
 @dataclass(frozen=True)
@@ -97,3 +100,32 @@ class KernelBatch:
         if OPS[self.op].matrix(self.dims) is not None:
             compute = compute / self.occupancy[1]
         return compute, self.bytes_moved / (device.bandwidth_gbps * 1e3)
+
+    @cached_property
+    def least_us(self) -> np.ndarray:
+        """Microseconds below which no GPU gets, [n].
+
+        Zero on CPUs, whose peaks are estimates, and on AMD's, whose matrix units double theirs.
+        Arithmetic at the nominal peak, and what the L2 can't hold at the nominal bandwidth.
+        Fast algorithms spare multiplications of windows of stride 1, the more the larger the
+        tile: of 4 outputs a side, beyond which Winograd's lose their digits in fp32 (Lavin &
+        Gray 2016, section 4.1), 4 in 3x3 windows.
+        """
+        device = self.device
+        if device.kind != "gpu" or device.vendor != "NVIDIA":
+            return np.zeros(len(self))
+        compute = self.flops / (self.peak_tflops * 1e6) / self._spared
+        moved = np.maximum(self.bytes_moved - device.l2_mb * 1e6, 0.0)
+        return np.maximum(compute, moved / (device.bandwidth_gbps * 1e3))
+
+    @property
+    def _spared(self) -> np.ndarray | float:
+        """How many times fewer multiplications the best algorithm needs, [n] or 1."""
+        if not {"r", "s", "stride", "dilation"} <= set(self.dims):
+            return 1.0
+        spared: np.ndarray | float = 1.0
+        for name in ("r", "s"):
+            window = self.dims[name]
+            spared = spared * _OUTPUTS * window / (window + _OUTPUTS - 1)
+        plain = (self.dims["stride"] == 1) & (self.dims["dilation"] == 1)
+        return np.where(plain, spared, 1.0)

@@ -12,7 +12,13 @@ import numpy as np
 from tadnn.kernels import EPILOGUES, OPS, Op
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.gpu_features import gpu_columns
-from tadnn.latency.quantization import ceil_div, lanes_of, slots_of
+from tadnn.latency.quantization import (
+    ceil_div,
+    lanes_of,
+    lanes_per_unit,
+    slots_of,
+    sustained_share,
+)
 
 
 def feature_matrix(batch: KernelBatch, with_device: bool) -> tuple[list[str], np.ndarray]:
@@ -81,4 +87,26 @@ def device_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
         "log bandwidth": np.log2(device.bandwidth_gbps),
         "log cache": np.log2(max(device.l2_mb, 0.1)),
     }
+    return _filled(facts, batch)
+
+
+def likeness_columns(batch: KernelBatch) -> dict[str, np.ndarray]:
+    """Return what tells which GPUs are alike, each a column of one value, [n].
+
+    The order is part of what a fitted network stores. The first four were all there once was.
+    """
+    device = batch.device
+    nominal = device_columns(batch)
+    # L2 grew seven times from the V100 to the A100, and how much of its peak a product reaches
+    # didn't change: it says nothing about which devices are alike.
+    del nominal["log cache"]
+    facts = {
+        "ln sustained": np.log(sustained_share(device, batch.dtype, batch.math)),
+        "capability": device.capability,
+        "log lanes": np.log2(lanes_per_unit(device)),
+    }
+    return nominal | _filled(facts, batch)
+
+
+def _filled(facts: dict[str, float], batch: KernelBatch) -> dict[str, np.ndarray]:
     return {name: np.full(len(batch), fact) for name, fact in facts.items()}

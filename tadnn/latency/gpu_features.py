@@ -89,4 +89,4 @@ def network_places(names: Sequence[str], several: bool) -> Places:
         hidden |= {*_OF_DEVICE, *(names[i] for i in waste)}
     body = [i for i, name in enumerate(names) if name not in hidden]
     end = len(names)
-    return Places(body, waste, names.index(COMPUTE), names.index(MEMORY), end, end + 1)
+    return Places(body, waste, names.index(COMPUTE), names.index(MEMORY), end, end + 1, end + 6)

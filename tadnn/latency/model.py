@@ -119,6 +119,7 @@ class LatencyModel:
                 for adjustment in self._adjusting:
                     us, sigma = adjustment.adjust(self.op(op), batch, us, sigma, known)
                     within = within | (known & adjustment.measured(op))
+                us = np.maximum(us, batch.least_us)
                 std_us = us * sigma
             latency[at], std[at], inside[at] = us, std_us, within
         return KernelPredictions(_rounded(latency), _rounded(std), inside)
@@ -134,7 +135,7 @@ class LatencyModel:
             us = self.op(op).latency_us(batch)
             for adjustment in self._adjusting:
                 us = us * np.exp(adjustment.log_factor(self.op(op), batch, us))
-            latency[at] = us
+            latency[at] = np.maximum(us, batch.least_us)
         return _rounded(latency)
 
     def remember(self, kernels: Iterable[Kernel]) -> dict[Kernel, Known]:
@@ -235,12 +236,18 @@ class LatencyModel:
     def _deviation_us(self, total_us: float, shares: Sequence[KernelShare]) -> float:
         # One kernel launched twice errs twice the same way; different kernels err independently.
         # Those that physics alone prices err alike: one coefficient stands behind them all, unless
-        # whole networks have told it.
-        known = self.calibrated
-        variance = sum((s.std_us * s.count) ** 2 for s in shares if s.profiled or known)
-        alike = sum(s.std_us * s.count for s in shares if not (s.profiled or known))
+        # whole networks have told it. So do all kernels of a device that nobody measured: most of
+        # what they err is the device.
+        told = self.calibrated
+        apart = [s for s in shares if told or (s.profiled and not self._strange(s.kernel.op))]
+        variance = sum((s.std_us * s.count) ** 2 for s in apart)
+        alike = sum(s.std_us * s.count for s in shares) - sum(s.std_us * s.count for s in apart)
         kernels = self.nets.scale**2 * (variance + alike**2)
         return math.sqrt(kernels + (self.nets.sigma * total_us) ** 2)
+
+    def _strange(self, op: str) -> bool:
+        """Tell whether no kernel and no network was measured on the device, for this op."""
+        return self.device.slug not in self.op(op).devices and not self._adjusting
 
     def _known(self, kernels: Sequence[Kernel]) -> list[Known]:
         p = self.predict(kernels)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tadnn.latency.batch import KernelBatch
 from tadnn.latency.core import Core
-from tadnn.latency.features import device_columns, feature_matrix
+from tadnn.latency.features import feature_matrix, likeness_columns
 from tadnn.latency.gpu_features import network_places
 from tadnn.latency.tile_network import Places, TileNetwork
 
@@ -21,6 +21,7 @@ _MEMBERS: Final = 5
 # Devices left out in turn, in a training half as long: it only tells how far off strangers are.
 _MOST_DEVICES: Final = 5
 _EFFORT_ABROAD: Final = 0.5
+_ROWS_TO_CHOOSE: Final = 500
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,7 @@ def network_features(
     names, x = feature_matrix(batch, False)
     known = devices.index(batch.device.slug) if batch.device.slug in devices else -1
     more = [np.log(core.latency_us(batch)), np.full(len(batch), float(known))]
-    facts = device_columns(batch)
-    # L2 grew seven times from the V100 to the A100, and how much of its peak a product reaches
-    # didn't change: it says nothing about which devices are alike.
-    more += [values for name, values in facts.items() if name != "log cache"]
+    more += likeness_columns(batch).values()
     return network_places(names, len(devices) > 1), np.column_stack([x, *more])
 
 
@@ -85,12 +83,36 @@ def fit_network(
     shown = np.zeros(_MEMBERS, dtype=bool)
     arrays, means, deviations = train(x, log_ratio, places, left_out, shown, seed)
     pick = np.minimum(part, _MEMBERS - 1), np.arange(len(part))
-    abroad = None
+    learner, abroad = TileNetwork(members(arrays, range(_MEMBERS))), None
     if len(batches) > 1:
         device = x[:, places.device]
         away = np.stack([device == i for i in range(len(batches))][:_MOST_DEVICES])
         hidden = np.ones(len(away), dtype=bool)
-        _, guesses, _ = train(x, log_ratio, places, away, hidden, seed, _EFFORT_ABROAD)
-        abroad = (guesses - log_ratio)[away]
-    learner = TileNetwork(members(arrays, range(_MEMBERS)))
+        without, _, _ = train(x, log_ratio, places, away, hidden, seed, _EFFORT_ABROAD)
+        strangers = [
+            (TileNetwork(members(without, [i])), _as_stranger(x[out], places), log_ratio[out])
+            for i, out in enumerate(away)
+        ]
+        likeness = _telling(strangers, seed)
+        learner = learner.alike_by(likeness)
+        abroad = np.concatenate([n.alike_by(likeness).mean(q) - y for n, q, y in strangers])
     return FittedNetwork(learner, means[pick], deviations[pick], abroad)
+
+
+def _as_stranger(x: np.ndarray, places: Places) -> np.ndarray:
+    told = x.copy()
+    told[:, places.device] = -1
+    return told
+
+
+def _telling(strangers: list[tuple[TileNetwork, np.ndarray, np.ndarray]], seed: int) -> np.ndarray:
+    """Return the likeness by which devices left out are predicted best, each counting the same."""
+    from tadnn.latency.tile_training import LIKENESSES
+
+    errors = np.zeros(len(LIKENESSES))
+    for network, x, y in strangers:
+        pick = np.random.default_rng(seed).permutation(len(y))[:_ROWS_TO_CHOOSE]
+        for i, likeness in enumerate(LIKENESSES):
+            guess = network.alike_by(likeness).mean(x[pick])
+            errors[i] += np.mean(np.minimum(np.abs(guess - y[pick]), 1.0))
+    return LIKENESSES[int(np.argmin(errors))]

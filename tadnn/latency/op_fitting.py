@@ -97,7 +97,7 @@ def _network(
     if fitted.abroad is not None:
         # Sixty-eight in a hundred inside one deviation, ninety-five inside two.
         one, two = np.quantile(np.abs(fitted.abroad), [0.68, 0.95])
-        abroad = max(OUTSIDE, float(one), float(two) / 2)
+        abroad = max(OUTSIDE, float(one), float(two) / 2) * _of_few(min(len(batches), 5))
     return replace(
         known,
         # Not as the model's own stretch: how far members disagree is as it is.
@@ -106,6 +106,13 @@ def _network(
         held_out=_judged(latency * np.exp(error[judged]), latency, z / stretch),
         likeness=_likeness(batches, np.sign(error[judged]) * z / stretch, fold, judged),
     )
+
+
+def _of_few(devices: int) -> float:
+    """Return what widens a deviation that so many devices told: Student's t for one more."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.84, devices - 1) / t.ppf(0.84, 1e9) * math.sqrt(1 + 1 / devices))
 
 
 def _likeness(

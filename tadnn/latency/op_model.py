@@ -71,22 +71,30 @@ class OpModel:
         latency = self.core.latency_us(batch)
         if self.learner is not None:
             latency = latency * np.exp(self.learner.mean(self._features(batch)))
-        return self._guessed(batch, latency, self.profiles(batch))
+        latency = self._guessed(batch, latency, self.profiles(batch))
+        bounded: np.ndarray = np.maximum(latency, batch.least_us)
+        return bounded
 
     def predict(self, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return microseconds, their standard deviation, and whether in range, each [n]."""
         latency = self.core.latency_us(batch)
         inside, profiled = self.covers(batch), self.profiles(batch)
+        stranger = batch.device.slug not in self.devices
+        far: np.ndarray | float = 1.0
         if self.learner is None:
             sigma = np.full(len(latency), self.sigma)
         else:
-            log_ratio, deviation = self.learner.predict(self._features(batch))
+            x = self._features(batch)
+            log_ratio, deviation = self.learner.predict(x)
             latency = latency * np.exp(log_ratio)
             sigma = np.maximum(deviation * self.stretch, FLOOR)
+            if stranger and isinstance(self.learner, TileNetwork):
+                far = self.learner.strangeness(x)
         latency = self._guessed(batch, latency, profiled)
-        sigma = np.where(inside, sigma, np.maximum(sigma, OUTSIDE))
-        if batch.device.slug not in self.devices:
-            sigma = np.maximum(sigma, self.abroad)
+        latency = np.maximum(latency, batch.least_us)
+        sigma = np.where(self.holds(batch), sigma, np.maximum(sigma, OUTSIDE))
+        if stranger:
+            sigma = np.maximum(sigma, self.abroad * far)
         sigma = np.where(profiled, sigma, UNPROFILED)
         return latency, latency * sigma, inside
 

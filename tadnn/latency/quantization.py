@@ -32,6 +32,10 @@ _GPU_BLOCK_VALUES: Final = 1024
 _ACCESS_BYTES: Final = 16
 # Multiply-adds per clock of a streaming multiprocessor, where no peak is known.
 _GPU_LANES: Final = 64
+# A V100 is rated to run 14.13 TFLOPS with 250 W at 12 nm, memory and all.
+_PJ_PER_FLOP_AND_NM: Final = 250 / 14.13 / 12
+# Vendor libraries reach some 86 % with 128 lanes to a multiprocessor of what they reach with 64.
+_CROWDING: Final = 0.22
 
 
 def ceil_div(a: Any, b: Any) -> Any:
@@ -60,6 +64,33 @@ def peak_of(device: DeviceSpec, dtype: str, math: str = "ieee") -> float:
         return known
     lanes = _GPU_LANES if device.kind == "gpu" else lanes_of(device, dtype)
     return 2e-6 * device.units * lanes * max(device.clock_mhz, 1.0)
+
+
+def lanes_per_unit(device: DeviceSpec) -> float:
+    """Return the multiply-adds per clock of one streaming multiprocessor, in fp32."""
+    known = device.peak_tflops.get("fp32")
+    if not known or device.clock_mhz <= 0:
+        return float(_GPU_LANES)
+    return known * 1e6 / (2 * device.units * device.clock_mhz)
+
+
+def sustained_share(device: DeviceSpec, dtype: str, math: str = "ieee") -> float:
+    """Return the share of a GPU's nominal peak that matrix products without tensor cores keep up.
+
+    A board whose power doesn't feed its lanes lowers its clock: to what the power feeds, but not
+    below the maker's base clock. Multiprocessors with twice the lanes share a path to shared
+    memory as wide as that of the others. One where the facts aren't known, and on tensor cores,
+    which take a fraction of the energy.
+    """
+    if device.kind != "gpu" or dtype != "fp32" or math != "ieee":
+        return 1.0
+    share = 1.0
+    if device.power_w and device.process_nm:
+        peak = peak_of(device, dtype)
+        fed = device.power_w / (peak * _PJ_PER_FLOP_AND_NM * device.process_nm)
+        share = min(1.0, max(fed, device.base_clock_mhz / max(device.clock_mhz, 1.0)))
+    crowding = max(lanes_per_unit(device), _GPU_LANES) / _GPU_LANES
+    return float(min(share, crowding**-_CROWDING))
 
 
 def occupancy(

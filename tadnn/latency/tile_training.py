@@ -7,11 +7,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from tadnn.latency.tile_network import EFFICIENCY_GAIN, GATE_GAIN, REST_GAIN, Places, TileNetwork
+from tadnn.latency.tile_network import (
+    CARE,
+    EFFICIENCY_GAIN,
+    FAR,
+    GATE_GAIN,
+    REST_GAIN,
+    TRAITS,
+    Places,
+    TileNetwork,
+)
 
 WIDTH: Final = 96
 _NARROW: Final = 32  # where there are no tiles to choose from
-_TRAITS: Final = 6  # per device: compute, launch and memory scales, and three free ones
 _BATCH: Final = 256
 _EPOCHS: Final = 60
 _STEPS: Final = (2000, 3500)
@@ -19,7 +27,12 @@ _NARROW_STEPS: Final = 1000
 _RATE: Final = 6e-3
 _DECAY: Final = 1e-4
 _TRAIT_DECAY: Final = 3e-3
-_FAR: Final = 1e4
+# How much each of the likeness columns tells of scales, and of habits; a fit chooses.
+LIKENESSES: Final = tuple(
+    np.array([[0, 0, 0, 0, *scales], [0, 0, 0, 0, 0, 1, lanes]])
+    for scales in ((1, 0.1, 0.1), (1, 0.5, 0.5))
+    for lanes in (0.2, 1, 2)
+)
 _BETA: Final = 0.03  # log error below which the loss is square
 
 
@@ -68,7 +81,7 @@ def train(
     return arrays, means, deviations
 
 
-_SHARED: Final = ("body", "tiles", "places", "shift", "scale")
+_SHARED: Final = ("body", "tiles", "places", "shift", "scale", "likeness")
 
 
 def members(arrays: dict[str, np.ndarray], which: Sequence[int]) -> dict[str, np.ndarray]:
@@ -95,7 +108,8 @@ def _train(
         return torch.tensor(values, dtype=torch.float32)
 
     z = tensor(np.clip((body - shift) / scale, -6, 6))
-    rounds = tensor(x[:, list(places.tiles)] + x[:, [places.compute]])
+    compute = x[:, [places.compute]] - x[:, [places.sustained]]
+    rounds = tensor(x[:, list(places.tiles)] + compute)
     memory, device = tensor(x[:, places.memory]), torch.tensor(x[:, places.device]).long()
     target = tensor(y + x[:, places.core])
     parts = _parameters(torch, z.shape[1], len(places.tiles), count, known, float(target.min()))
@@ -125,8 +139,9 @@ def _train(
             picks.append(order[member][at[member] : at[member] + batch])
             at[member] += batch
         pick = torch.from_numpy(np.stack(picks))
-        told = device[pick]
-        total, spread = _forward(torch, parts, z[pick], rounds[pick], memory[pick], told)
+        told = device[pick][..., None].expand(-1, -1, parts["devices"].shape[-1])
+        trait = torch.gather(parts["devices"], 1, told)
+        total, spread = forward(torch, parts, z[pick], rounds[pick], memory[pick], trait)
         error = total - target[pick]
         loss = torch.nn.functional.smooth_l1_loss(total, target[pick], beta=_BETA)
         # Laplace's likelihood of the errors as they are: what tells the deviation.
@@ -137,11 +152,16 @@ def _train(
         optimizer.step()
         schedule.step()
     arrays = {name: value.detach().numpy().astype(np.float32) for name, value in parts.items()}
+    inputs = z.shape[1]
+    arrays["w0"][:, inputs : inputs + CARE + 1] = 0
     arrays["facts"] = _facts(x, places, left_out, known)
     return {name: a.reshape(count, *a.shape[1:]) for name, a in arrays.items()} | {
         "body": np.array(places.body),
         "tiles": np.array(places.tiles),
-        "places": np.array([places.compute, places.memory, places.core, places.device]),
+        "places": np.array(
+            [places.compute, places.memory, places.core, places.device, places.sustained]
+        ),
+        "likeness": LIKENESSES[0],
         "shift": shift,
         "scale": scale,
     }
@@ -155,7 +175,7 @@ def _facts(x: np.ndarray, places: Places, left_out: np.ndarray, known: int) -> n
     for member, out in enumerate(left_out):
         for i in range(known):
             if out[device == i].all():
-                facts[member, i] = _FAR
+                facts[member, i] = FAR
     return facts
 
 
@@ -168,7 +188,7 @@ def _parameters(
     outputs = 2 * tiles + 2
     width = WIDTH if tiles > 1 else _NARROW
     parts = {
-        "w0": drawn(inputs, inputs + _TRAITS, width),
+        "w0": drawn(inputs, inputs + TRAITS, width),
         "b0": torch.zeros(count, 1, width),
         "w1": drawn(width, width, width),
         "b1": torch.zeros(count, 1, width),
@@ -178,24 +198,29 @@ def _parameters(
         "gate": torch.full((count, 1, 1), 2.0),
         # Logarithms of launch (no more than the fastest row) and of a multiple of the memory's.
         "floor": torch.tensor([[least - 0.3, 0.0]]).repeat(count, 1),
-        "devices": torch.zeros(count, known, _TRAITS),
+        "devices": torch.zeros(count, known, TRAITS + tiles),
     }
     parts["b2"][..., -1] = -3.0
     return {name: value.requires_grad_() for name, value in parts.items()}
 
 
-def _forward(
-    torch: Any, w: dict[str, Any], z: Any, rounds: Any, memory: Any, device: Any
+def forward(
+    torch: Any, w: dict[str, Any], z: Any, rounds: Any, memory: Any, trait: Any
 ) -> tuple[Any, Any]:
     """Return log microseconds and log mean deviations; the twin of ``TileNetwork._some``."""
     count = rounds.shape[-1]
-    trait = torch.gather(w["devices"], 1, device[..., None].expand(-1, -1, _TRAITS))
     silu = torch.nn.functional.silu
-    hidden = silu(torch.cat([z, trait], dim=-1) @ w["w0"] + w["b0"])
+    # Scales say how fast a device is, not what runs there.
+    own = torch.zeros_like(trait[..., : CARE + 1])
+    habits = torch.cat([own, trait[..., CARE + 1 : TRAITS]], dim=-1)
+    inputs = z.shape[-1]
+    hidden = silu(z @ w["w0"][:, :inputs] + habits @ w["w0"][:, inputs:] + w["b0"])
     hidden = silu(hidden @ w["w1"] + w["b1"])
     out = hidden @ w["w2"] + w["b2"]
     cost = rounds + w["rate"] + EFFICIENCY_GAIN * out[..., :count] + trait[..., :1]
-    gate = torch.log_softmax(GATE_GAIN * out[..., count : 2 * count] - w["gate"] * cost, dim=-1)
+    gate = GATE_GAIN * out[..., count : 2 * count] - w["gate"] * cost
+    gate = torch.exp(trait[..., CARE : CARE + 1]) * gate + GATE_GAIN * trait[..., TRAITS:]
+    gate = torch.log_softmax(gate, dim=-1)
     work = torch.logsumexp(gate + cost, dim=-1)
     floor = torch.logaddexp(
         w["floor"][:, :1] + trait[..., 1], memory + w["floor"][:, 1:2] + trait[..., 2]
