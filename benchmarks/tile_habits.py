@@ -5,9 +5,9 @@
 ``neusight_gemm_fp32`` names the tile of every kernel. For each GPU, a physical model of batched
 products (launch, whole waves of whole tiles by contraction, by area, traffic) is fitted to that
 GPU's own latencies: once with the tiles that its library took, once with those that another GPU's
-library takes for the same shape. What the second errs, no knowledge of speed mends: a prediction
-for a GPU whose library's choice of tiles isn't known can hardly be better. Linear layers are left
-out: they split contractions in ways that this model doesn't have.
+library takes for the same shape. What the second errs is mostly not about speed: it indicates
+what a prediction lacks that doesn't know a library's choice of tiles. Linear layers are left out:
+they split contractions in ways that this model doesn't have.
 """
 
 from __future__ import annotations

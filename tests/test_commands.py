@@ -81,7 +81,8 @@ def test_pages_name_commands_and_options_that_there_are(page: Path) -> None:
         if not re.fullmatch(r"[a-z]+", name):
             continue  # `tadnn ...`, or a path
         assert name in COMMANDS, f"{page.name}: tadnn {name}"
-        known = {o for p in COMMANDS[name].params for o in p.opts} | {"--help"}
+        params = COMMANDS[name].params
+        known = {o for p in params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
         assert set(options) <= known, f"{page.name}: tadnn {name} {options}"
 
 
