@@ -11,7 +11,7 @@ from tadnn.tail import Group, candidate_widths, efficient_widths
 def naive(latency, std) -> list[bool]:
     """The design's words: every wider width is slower, by more than the deviation."""
     n = len(latency)
-    return [all(latency[j] > latency[i] + std[i] for j in range(i + 1, n)) for i in range(n)]
+    return [all(latency[j] - latency[i] > std[i, j] for j in range(i + 1, n)) for i in range(n)]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -19,20 +19,20 @@ def test_efficient_widths_are_those_of_the_definition(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 40))
     latency = np.cumsum(rng.normal(0.3, 1, n)) + 20
-    std = rng.uniform(0, 0.5, n)
+    std = rng.uniform(0, 0.5, (n, n))
     assert efficient_widths(latency, std).tolist() == naive(latency, std)
 
 
 def test_the_right_edges_of_a_staircase_are_efficient():
     widths = np.arange(8, 129, 8)
     latency = 5.0 + np.ceil(widths / 32)
-    efficient = efficient_widths(latency, np.full(len(widths), 0.1))
+    efficient = efficient_widths(latency, np.full((len(widths), len(widths)), 0.1))
     assert widths[efficient].tolist() == [32, 64, 96, 128]
 
 
 def test_a_slope_that_noise_hides_has_one_efficient_width():
     latency = 10 + 0.01 * np.arange(10)
-    assert efficient_widths(latency, np.full(10, 0.2)).tolist() == [False] * 9 + [True]
+    assert efficient_widths(latency, np.full((10, 10), 0.2)).tolist() == [False] * 9 + [True]
 
 
 def group(width: int, grain: int = 1) -> Group:

@@ -25,7 +25,7 @@ class Edge:
     Attributes:
         width: channels, or heads.
         change_us: what the network's latency gains, everything else kept; negative: it saves.
-        is_free: whether that is at most the deviation of the difference from the next width.
+        is_free: whether that is at most the deviation of the difference.
     """
 
     width: int
@@ -177,7 +177,7 @@ def _edges(stairs: Stairs) -> tuple[Edge | None, Edge | None]:
         if i is None:
             return None
         change = float(stairs.latency_us[i] - now)
-        return Edge(int(stairs.widths[i]), change, change <= stairs.std_us[stairs.present])
+        return Edge(int(stairs.widths[i]), change, change <= stairs.std_us[i])
 
     return edge(down), edge(up)
 

@@ -166,18 +166,16 @@ class Rewriter:
         return self._rewrite(chosen)
 
     def _edges(self) -> dict[int, list[int]]:
-        """Return the efficient widths of every group; normed ones don't grow.
+        """Return the widths of every group that are worth choosing; normed ones don't grow.
 
-        The present width is one of them, unless the runtime launches more there than at widths
-        that fill its vectors: it isn't priced rightly, and worth leaving.
+        Those are the ones of which every wider one is expected to be slower. The present width
+        is one of them, unless the runtime launches more there than at widths that fill its
+        vectors: it isn't priced rightly, and worth leaving.
         """
         edges = {}
         for group, found in self.stairs.items():
             most = found.present if self._normed(group) else len(found.widths)
-            kept = [i for i, edge in enumerate(found.efficient[:most]) if edge]
-            if len(kept) > _MOST_EDGES:  # a smooth slope: as good at fewer places
-                at = np.linspace(0, len(kept) - 1, _MOST_EDGES).round().astype(int)
-                kept = [kept[i] for i in at]
+            kept = _steepest(np.flatnonzero(found.undominated[:most]), found.latency_us)
             if self._may_stay(found) or not kept:
                 kept.append(found.present)
             edges[group] = [int(found.widths[i]) for i in sorted(set(kept))]
@@ -206,3 +204,20 @@ class Rewriter:
         return Rewrite(
             net, names, chosen.widths, latency, net.parameters, chosen.gain, chosen.bound
         )
+
+
+def _steepest(kept: np.ndarray, latency_us: np.ndarray) -> list[int]:
+    """Return at most ``_MOST_EDGES`` of some widths: before the greatest steps, and evenly spread.
+
+    A smooth slope is as good at fewer places; an edge isn't.
+
+    Args:
+        kept: indices of undominated widths, ascending.
+        latency_us: of all widths.
+    """
+    if len(kept) <= _MOST_EDGES:
+        return [int(i) for i in kept]
+    steps = np.append(np.diff(latency_us[kept]), np.inf)
+    edges = np.argsort(-steps, kind="stable")[: _MOST_EDGES // 2]
+    spread = np.linspace(0, len(kept) - 1, _MOST_EDGES - len(edges)).round().astype(int)
+    return [int(kept[i]) for i in sorted({*edges.tolist(), *spread.tolist()})]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ class Stairs:
         group: the group's index.
         widths: ascending, [n]; the present one is among them.
         latency_us: of the kernels that follow the width, launches counted, [n].
-        std_us: of the difference between a width's latency and the next one's, [n].
+        deviation_us: of the difference between any two widths' latencies, [n, n].
         present: the index of the present width.
         efficient: whether every wider width is slower, by more than the deviation of the
             difference, [n].
@@ -38,9 +37,24 @@ class Stairs:
     group: int
     widths: np.ndarray
     latency_us: np.ndarray
-    std_us: np.ndarray
+    deviation_us: np.ndarray
     present: int
     efficient: np.ndarray
+
+    @property
+    def undominated(self) -> np.ndarray:
+        """Whether every wider width is expected to be slower, however little, [n].
+
+        Nothing else is worth choosing, whatever the price of time is. On a slope whose steps are
+        less than the noise, all of these are open questions, and only the widest is efficient.
+        """
+        return efficient_widths(self.latency_us, np.zeros_like(self.deviation_us))
+
+    @property
+    def std_us(self) -> np.ndarray:
+        """The deviation of the difference from the present width, [n]."""
+        row: np.ndarray = self.deviation_us[self.present]
+        return row
 
 
 def candidate_widths(
@@ -78,21 +92,22 @@ def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int])
     us = pricer.kernels_us([kernel for row in table for kernel in row])
     latency = counts @ us.reshape(len(mine), len(widths)) if mine else np.zeros(len(widths))
     present = list(widths).index(now)
-    step = [*itertools.pairwise(widths), (widths[-1], widths[-1])]
-    pairs = [[(w.at({group: a - now}), w.at({group: b - now})) for a, b in step] for w in mine]
-    flat = pricer.difference_us([pair for row in pairs for pair in row])
-    std = np.sqrt(counts**2 @ flat.reshape(len(mine), len(widths)) ** 2)
-    return Stairs(group, np.array(widths), latency, std, present, efficient_widths(latency, std))
+    variance = np.zeros((len(widths), len(widths)))
+    for count, row in zip(counts, table, strict=True):
+        variance += (count * pricer.differences_us(row)) ** 2
+    deviation = np.sqrt(variance)
+    efficient = efficient_widths(latency, deviation)
+    return Stairs(group, np.array(widths), latency, deviation, present, efficient)
 
 
-def efficient_widths(latency_us: np.ndarray, std_us: np.ndarray) -> np.ndarray:
+def efficient_widths(latency_us: np.ndarray, deviation_us: np.ndarray) -> np.ndarray:
     """Return whether every wider width is slower by more than the deviation, [n].
 
     Args:
         latency_us: at ascending widths, [n].
-        std_us: deviation of the difference between neighbours, [n].
+        deviation_us: of the difference between any two, [n, n].
     """
-    wider = np.minimum.accumulate(latency_us[::-1])[::-1]
-    efficient = np.ones(len(latency_us), dtype=bool)
-    efficient[:-1] = wider[1:] > latency_us[:-1] + std_us[:-1]
+    slower = latency_us[None] - latency_us[:, None] > deviation_us
+    wider = np.triu(np.ones_like(slower), k=1)
+    efficient: np.ndarray = np.all(slower | ~wider, axis=1)
     return efficient
