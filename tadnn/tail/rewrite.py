@@ -121,16 +121,23 @@ class Rewriter:
         """The predicted latency of the network as it is."""
         return self.model.predict_net(self.net, self.batch).latency_ms * 1e3
 
-    def widened(self) -> Rewrite:
+    def on(self, model: LatencyModel) -> Rewriter:
+        """Return the same on another latency model."""
+        return type(self)(self.net, model, self.batch, self._kind, self._importance, *self._range)
+
+    def widened(self, share: float = 1.0) -> Rewrite:
         """Return the widest network that is no slower; no group gets narrower.
 
         Groups that a layer norm reads stay: a new channel would change what it computes.
+
+        Args:
+            share: of the present latency that it may take, where the model is known to err.
         """
         candidates = {}
         for group, edges in self._edges().items():
             now = self.flow.groups[group].width
             candidates[group] = [width for width in edges if width >= now] or [now]
-        chosen = self._problem(candidates).choose(self.present_us)
+        chosen = self._problem(candidates).choose(share * self.present_us)
         return self._rewrite(chosen) if chosen is not None else self._unchanged()
 
     def within(self, budget: float) -> Rewrite:
@@ -152,10 +159,10 @@ class Rewriter:
             )
         return self._rewrite(chosen)
 
-    def around(self, budget: float, factors: Sequence[float]) -> list[Rewrite]:
-        """Return the rewrites of budgets near one, those that can be met."""
+    def around(self, budgets: Sequence[float]) -> list[Rewrite]:
+        """Return the rewrites for several budgets, those that can be met."""
         problem = self._problem(self._edges())
-        found = (problem.choose(budget * factor * self.present_us) for factor in factors)
+        found = (problem.choose(budget * self.present_us) for budget in budgets)
         return [self._rewrite(chosen) for chosen in found if chosen is not None]
 
     def fastest(self) -> Rewrite:
