@@ -33,10 +33,8 @@ class Snapper:
     """Moves the integer choices of an architecture that set widths to efficient values.
 
     Choices are visited in the order of the space, each in the context of the others. One whose
-    value isn't efficient moves to the nearer of two: the efficient value below, or the least
-    efficient one above that is no slower than the present value by more than the deviation of
-    the difference, which is free; where nothing is certain, the next one above that is expected to
-    be no slower. That is repeated until nothing moves, a few times at most.
+    value isn't efficient moves to the nearer of two: the efficient value below, or the next one
+    above, which is free. That is repeated until nothing moves, a few times at most.
     Deterministic; a choice is a width if changing it changes nothing but widths of the network.
 
     Args:
@@ -148,9 +146,8 @@ def snapped(
 ) -> int:
     """Return the index of the value that one of several moves to.
 
-    An efficient one stays. Another moves to the nearer of the efficient value below and the next
-    efficient one above that is no slower than the noise of the difference. Where there is neither,
-    nothing is certain: it moves up as far as that is expected to cost nothing.
+    An efficient one stays. Another moves to the nearer of the efficient values next to it: the one
+    above is free, the one below saves time.
 
     Args:
         latency_us: at the values, [n].
@@ -160,17 +157,11 @@ def snapped(
         whole: whether these are all values, so that none is wider than the last.
     """
     efficient = efficient_widths(latency_us, deviation_us)
-    expected = efficient_widths(latency_us, np.zeros_like(deviation_us))
-    if not whole:
-        efficient[-1] = expected[-1] = False
     if efficient[at]:
         return at
+    efficient[-1] &= whole
     edges = np.flatnonzero(efficient)
-    free = latency_us <= latency_us[at] + deviation_us[at]
-    targets = [*edges[edges < at][-1:], *(i for i in edges[edges > at][:1] if free[i])]
-    if not targets and not expected[at]:
-        above = np.flatnonzero(expected)
-        targets = [i for i in above[above > at][:1] if latency_us[i] <= latency_us[at]]
+    targets = [*edges[edges < at][-1:], *edges[edges > at][:1]]
     # Of two as near as each other, the wider one.
     by_distance = sorted(targets, key=lambda i: (abs(values[i] - values[at]), -values[i]))
     return int(by_distance[0]) if by_distance else at

@@ -16,6 +16,8 @@ NARROWEST: Final = 0.5
 WIDEST: Final = 2.0
 """How far widths may go from where they are, as a rule: capacity alone would starve some layers
 and swell others, which no measure of capacity sees."""
+FREE: Final = 0.01
+"""The share of a latency that nobody notices: clocks hardly repeat themselves better."""
 _FINEST: Final = 4
 _MOST_WIDTHS: Final = 72
 
@@ -30,8 +32,7 @@ class Stairs:
         latency_us: of the kernels that follow the width, launches counted, [n].
         deviation_us: of the difference between any two widths' latencies, [n, n].
         present: the index of the present width.
-        efficient: whether every wider width is slower, by more than the deviation of the
-            difference, [n].
+        efficient: which widths are efficient, [n]; see :func:`efficient_widths`.
     """
 
     group: int
@@ -45,8 +46,7 @@ class Stairs:
     def undominated(self) -> np.ndarray:
         """Whether every wider width is expected to be slower, however little, [n].
 
-        Nothing else is worth choosing, whatever the price of time is. On a slope whose steps are
-        less than the noise, all of these are open questions, and only the widest is efficient.
+        Nothing else is worth choosing, whatever the price of time is.
         """
         return efficient_widths(self.latency_us, np.zeros_like(self.deviation_us))
 
@@ -101,13 +101,23 @@ def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int])
 
 
 def efficient_widths(latency_us: np.ndarray, deviation_us: np.ndarray) -> np.ndarray:
-    """Return whether every wider width is slower by more than the deviation, [n].
+    """Return which widths are efficient, [n].
+
+    From the widest down: a width is efficient where the next efficient one above is slower by more
+    than the deviation of the difference, or than :data:`FREE` of the latency where that is less.
+    So every efficient width above is slower, and any other width can be widened to the next
+    efficient one for nothing that could be told from nothing.
 
     Args:
         latency_us: at ascending widths, [n].
         deviation_us: of the difference between any two, [n, n].
     """
-    slower = latency_us[None] - latency_us[:, None] > deviation_us
-    wider = np.triu(np.ones_like(slower), k=1)
-    efficient: np.ndarray = np.all(slower | ~wider, axis=1)
+    efficient = np.zeros(len(latency_us), dtype=bool)
+    above = len(latency_us) - 1
+    efficient[above] = True
+    for i in range(above - 1, -1, -1):
+        noise = min(deviation_us[i, above], FREE * latency_us[i])
+        if latency_us[above] - latency_us[i] > noise:
+            efficient[i] = True
+            above = i
     return efficient

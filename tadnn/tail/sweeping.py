@@ -36,8 +36,7 @@ class Sweep:
         latency_us: predicted, [n].
         std_us: of the predictions, [n].
         in_range: whether in the profiled range, [n].
-        efficient: whether every greater value is slower, by more than the deviation of the
-            difference, [n].
+        efficient: which values are efficient, [n]; see :func:`efficient_widths`.
         measured_us: measured, [n]; None where nothing was.
         spread_us: of the measurements, [n].
     """
