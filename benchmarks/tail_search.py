@@ -45,10 +45,10 @@ SEARCHES: Final[Mapping[str, Mapping[str, Any]]] = {
     "FLOPs": {"objectives": ["flops", "accuracy"]},
 }
 OVERRIDES: Final = {
-    "resnet.block": "basic",
-    "resnet.depth": {"low": 1, "high": 2},
-    "resnet.width": {"low": 8, "high": 128},
-    "resnet.kernel": 3,
+    "block": "basic",
+    "depth": {"low": 1, "high": 2},
+    "width": {"low": 8, "high": 128},
+    "kernel": 3,
 }
 MODEL: Final = "tail-search"
 LEAST_ACCURACY: Final = 0.5
