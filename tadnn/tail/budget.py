@@ -82,13 +82,14 @@ class WidthProblem:
         self._thin_out()
 
     @property
-    def _is_exact(self) -> bool:
+    def is_exact(self) -> bool:
+        """Whether nothing was priced by approximation."""
         return not self._many and not self._approximate
 
     def choose(self, budget_us: float) -> Chosen | None:
         """Return the widths of the most capacity within a latency budget; None if none fit."""
         around, best, wanted = self._start, None, budget_us
-        exact = self._is_exact
+        exact = self.is_exact
         for _ in range(1 if exact else _ROUNDS):
             problem = self._problem(around)
             rest = self._chosen(around, None).latency_us - problem.cost(around)
@@ -109,7 +110,7 @@ class WidthProblem:
     def fastest(self, least_gain: float) -> Chosen | None:
         """Return the widths of the least latency that gain ``least_gain``; None if none do."""
         around, best = self._start, None
-        for _ in range(1 if self._is_exact else _ROUNDS):
+        for _ in range(1 if self.is_exact else _ROUNDS):
             problem = self._problem(around)
             # The same problem with cost and gain trading places.
             turned = Problem(

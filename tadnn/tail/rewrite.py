@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -16,10 +16,11 @@ from tadnn.tail.budget import Chosen, WidthProblem
 from tadnn.tail.capacity import CAPACITIES, Capacity, Importance, flops_gain, parameter_gain
 from tadnn.tail.cost import Pricer, width_costs
 from tadnn.tail.flow import Flow, follow
-from tadnn.tail.stairs import NARROWEST, WIDEST, Stairs, candidate_widths, stairs
+from tadnn.tail.stairs import NARROWEST, WIDEST, Stairs, candidate_widths, finest_step, stairs
 from tadnn.tail.widths import with_widths
 
 _MOST_EDGES: Final = 36
+_MOST_NEAR: Final = 12
 _WIDEST_EVER: Final = 16
 
 
@@ -137,7 +138,7 @@ class Rewriter:
         for group, edges in self._edges().items():
             now = self.flow.groups[group].width
             candidates[group] = [width for width in edges if width >= now] or [now]
-        chosen = self._problem(candidates).choose(share * self.present_us)
+        chosen = self._chosen(candidates, lambda p: p.choose(share * self.present_us))
         return self._rewrite(chosen) if chosen is not None else self._unchanged()
 
     def within(self, budget: float) -> Rewrite:
@@ -148,10 +149,10 @@ class Rewriter:
         """
         if not budget > 0:
             raise RequestError(f"a budget is a positive share of the latency; got {budget}")
-        problem = self._problem(self._edges())
-        chosen = problem.choose(budget * self.present_us)
+        edges = self._edges()
+        chosen = self._chosen(edges, lambda p: p.choose(budget * self.present_us))
         if chosen is None:
-            least = problem.cheapest_us() / self.present_us
+            least = self._problem(edges).cheapest_us() / self.present_us
             raise RequestError(
                 f"a budget is at least what the fastest network with widths from "
                 f"{self._range[0]} times the present ones needs, {least:.3f} of the latency; "
@@ -167,7 +168,7 @@ class Rewriter:
 
     def fastest(self) -> Rewrite:
         """Return the fastest network with at least the present capacity."""
-        chosen = self._problem(self._edges()).fastest(0.0)
+        chosen = self._chosen(self._edges(), lambda p: p.fastest(0.0))
         if chosen is None or chosen.latency_us >= self.present_us:
             return self._unchanged()
         return self._rewrite(chosen)
@@ -196,6 +197,33 @@ class Rewriter:
 
     def _normed(self, group: int) -> bool:
         return self.flow.groups[group].normed
+
+    def _chosen(
+        self, candidates: Mapping[int, list[int]], choose: Callable[[WidthProblem], Chosen | None]
+    ) -> Chosen | None:
+        """Choose among candidates, and once more among all widths next to those chosen.
+
+        Wide groups have candidates far apart, and what lies between may fit a budget better.
+        """
+        problem = self._problem(candidates)
+        chosen = choose(problem)
+        if chosen is None or not problem.is_exact:
+            return chosen
+        near = {g: self._near(g, width, candidates[g]) for g, width in chosen.widths.items()}
+        # The choice itself is among them, so none of what is found is worse.
+        finer = choose(self._problem(near))
+        if finer is None or chosen.bound is None:
+            return finer or chosen
+        return replace(finer, bound=max(chosen.bound, finer.gain))
+
+    def _near(self, group: int, width: int, candidates: Sequence[int]) -> list[int]:
+        at = candidates.index(width)
+        low, high = candidates[max(0, at - 1)], candidates[min(at + 1, len(candidates) - 1)]
+        step = finest_step(self.flow.groups[group])
+        while (high - low) // step > _MOST_NEAR:
+            step *= 2
+        between = range(-(-low // step) * step, high + 1, step)
+        return sorted({low, width, high, *between})
 
     def _problem(self, candidates: Mapping[int, list[int]]) -> WidthProblem:
         return WidthProblem(self.costs, self.pricer, self.capacity, self.weights, candidates)

@@ -66,14 +66,20 @@ def candidate_widths(
     Edges lie at multiples of vectors and tiles, which the steps divide.
     """
     most = max(group.width, int(widest * group.width))
-    step = group.grain
-    if group.width >= 4 * _FINEST:
-        while step < _FINEST:
-            step *= 2
+    step = finest_step(group)
     while most // step > _MOST_WIDTHS:
         step *= 2
     least = max(step, math.ceil(narrowest * group.width / step) * step)
     return sorted({*range(least, most + 1, step), group.width})
+
+
+def finest_step(group: Group) -> int:
+    """Return the least distance of widths that are looked at: a multiple of the grain."""
+    step = group.grain
+    if group.width >= 4 * _FINEST:
+        while step < _FINEST:
+            step *= 2
+    return step
 
 
 def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int]) -> Stairs:
