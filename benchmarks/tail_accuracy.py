@@ -57,7 +57,7 @@ INPUT: Final = (1, 28, 28)
 SEEDS: Final = (0, 1, 2)
 FINE_RATE: Final = 0.02
 EPOCHS, FINE_EPOCHS = 6, 3
-SMALL: Final = {"images": 6000, "epochs": 2, "fine": 1, "minutes": 0.3}
+SMALL: Final = {"images": 1500, "epochs": 2, "fine": 1, "minutes": 0.3}
 
 
 def few(dataset: Dataset, images: int) -> Dataset:
