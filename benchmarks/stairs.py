@@ -26,7 +26,7 @@ import numpy as np
 from tadnn.files import environment, write_text
 from tadnn.kernels import Kernel, KernelRow
 from tadnn.latency import LatencyModel, fit_kernels
-from tadnn.nets import BlockBuilder, Conv2d, Linear, Net, NetBuilder, ReLU, block
+from tadnn.nets import BlockBuilder, Conv2d, GlobalAvgPool, Linear, Net, NetBuilder, ReLU, block
 from tadnn.profiling import Clock, Measurement, NetRun, measure, open_clock
 from tadnn.runtimes import Setting, find_runtime, lower_net
 from tadnn.spaces import load_space
@@ -118,7 +118,7 @@ def _line(kind: str, kernel: Kernel, runtime: str) -> Line:
     for wide in range(low, low + MOST_WIDTHS * step, step):
         net = _alone(kind, kernel, wide)
         launched = lower_net(net, BATCH, "fp32", find_runtime(runtime))
-        points[wide] = Point(net, next(k for k in launched if kind_of(k) == kind))
+        points[wide] = Point(net, [k for k in launched if kind_of(k) == kind][-1])
     return Line(kind, points)
 
 
@@ -126,6 +126,11 @@ def _line(kind: str, kernel: Kernel, runtime: str) -> Line:
 def convolution(b: BlockBuilder, layer: Conv2d) -> None:
     b.add(layer, name="layer")
     b.add(ReLU(), name="relu")
+
+
+@block
+def pooled(b: BlockBuilder) -> None:
+    b.add(GlobalAvgPool(), name="pool")
 
 
 @block
@@ -141,13 +146,13 @@ def _alone(kind: str, kernel: Kernel, width: int) -> Net:
         builder.add("alone", product(width))
         return builder.build()
     window, pad = (dims["r"], dims["s"]), dims["pad"]
-    depthwise = kind == "depthwise"
-    builder = NetBuilder((FEW if depthwise else dims["c"], dims["h"], dims["w"]))
-    if depthwise:  # its channels are made by another layer, in the layout that the runtime likes
-        builder.add("widen", convolution(Conv2d(width, 1, bias=True)))
-    groups = width if depthwise else 1
+    channels, groups = (width, width) if kind == "depthwise" else (dims["c"], 1)
     layer = Conv2d(width, window, dims["stride"], pad, dims["dilation"], groups, bias=True)
+    # Other layers make its channels and read them, in the layout that the runtime likes.
+    builder = NetBuilder((FEW, dims["h"], dims["w"]))
+    builder.add("before", convolution(Conv2d(channels, 1, bias=True)))
     builder.add("alone", convolution(layer))
+    builder.add("after", pooled())
     return builder.build()
 
 
