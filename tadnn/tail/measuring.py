@@ -164,8 +164,8 @@ def refine(
     aims = {goal: goal.share for goal in goals}
     tried: dict[Goal, list[Rewrite]] = {goal: [] for goal in goals}
     for _ in range(rounds):
-        new = {goal: found for goal in goals for found in [_proposal(goal, rewriter, aims[goal])]}
-        new = {goal: p for goal, p in new.items() if not _is_known(p, tried[goal])}
+        proposed = {goal: _proposal(goal, rewriter, aims[goal]) for goal in goals}
+        new = {goal: p for goal, p in proposed.items() if not _is_known(p, tried[goal])}
         if not new:
             break
         for goal, proposal in new.items():
