@@ -74,15 +74,25 @@ class WideKernel:
             axes = [1] * len(scope) + [len(self.kernel.sizes)]
             axes[i] = len(change)
             sizes = sizes + gained.reshape(axes)
-        flat, where = np.unique(
-            sizes.reshape(-1, len(self.kernel.sizes)), axis=0, return_inverse=True
-        )
-        return [self._sized(row) for row in flat], where.reshape([len(c) for c in changes])
+        flat = sizes.reshape(-1, len(self.kernel.sizes))
+        _, first, where = np.unique(_numbers(flat), return_index=True, return_inverse=True)
+        kernels = [self._sized(row) for row in flat[first]]
+        return kernels, where.reshape([len(c) for c in changes])
 
     def _sized(self, sizes: np.ndarray) -> Kernel:
         now = self.kernel
         whole = tuple(int(size) for size in sizes)
         return Kernel(now.op, whole, now.dtype, now.epilogue, now.extra)
+
+
+def _numbers(rows: np.ndarray) -> np.ndarray:
+    """Return a number for every row of whole numbers, the same for equal rows only, [n]."""
+    number: np.ndarray = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:
+        values, at = np.unique(column, return_inverse=True)
+        # Sorting numbers is many times faster than sorting rows.
+        number = np.unique(number * len(values) + at, return_inverse=True)[1]
+    return number
 
 
 @dataclass(frozen=True)
