@@ -283,7 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runtime", action="append")
     parser.add_argument("--threads", type=int, action="append")
-    parser.add_argument("--shapes", type=int, default=40)
+    parser.add_argument("--shapes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
