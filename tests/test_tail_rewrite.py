@@ -26,6 +26,7 @@ from tadnn.profiling.fake_clock import BASE_US, GAP_US
 from tadnn.tail import (
     Goal,
     Rewriter,
+    budget,
     candidate_widths,
     decide,
     flops_gain,
@@ -349,3 +350,15 @@ def test_what_is_proposed_is_measured_and_aimed_at_anew():
             assert all(decision.rewrite.widths[n] >= now[n] for n in decision.rewrite.widths)
     with pytest.raises(RequestError, match="a budget is at least"):
         refine(rewriter(), [Goal("budget", 0.01)], clock(), relearn)
+
+
+def test_what_must_be_approximated_keeps_what_was_asked(monkeypatch):
+    """As for a concatenation of many widths: no kernel may make a table."""
+    exact = rewriter().fastest()
+    monkeypatch.setattr(budget, "_MOST_KERNELS", 1)
+    made = rewriter()
+    fastest, within = made.fastest(), made.within(0.8)
+    assert fastest.parameters >= residual_net().parameters
+    assert exact.latency_ms * 0.999 <= fastest.latency_ms <= made.present_us / 1e3
+    assert within.latency_ms <= 0.8001 * made.present_us / 1e3
+    assert within.bound is fastest.bound is None
