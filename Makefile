@@ -94,7 +94,10 @@ endif
 ifneq ($(wildcard benchmarks/tail.py),)
 .PHONY: bench-tail
 bench-tail: $(VENV)/.test-stamp ## networks rewritten onto their stairs, beside every simpler way; wants a quiet machine
-	$(BIN)/python benchmarks/tail.py
+	$(BIN)/python benchmarks/stairs.py
+	$(BIN)/python benchmarks/tail.py --runtime torch-eager --runtime onnxruntime --threads 1 --threads 2
+	$(BIN)/python benchmarks/tail_accuracy.py
+	$(BIN)/python benchmarks/tail_search.py
 endif
 
 ifneq ($(wildcard benchmarks/search_table.py),)

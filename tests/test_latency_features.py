@@ -107,6 +107,23 @@ def test_cpu_stairs_by_hand() -> None:
     assert batch(conv(17), threads=64).occupancy[0].tolist() == [4], "the device has 4 units"
 
 
+def test_vectors_of_a_depthwise_convolution_run_over_its_channels() -> None:
+    def depthwise(width: int) -> Kernel:
+        return conv(width, c=width, hw=14, r=3).replace(groups=width)
+
+    two = batch(depthwise(130), depthwise(144), threads=1)
+    waves, used = two.occupancy
+    assert waves.tolist() == [7 * 9, 7 * 9], "14 x 14 pixels are 7 rows of 28"
+    assert used == pytest.approx([130 / 144, 1])
+    columns = named(two)
+    assert columns["log n"] == pytest.approx(np.log2([130, 144]))
+    for side in "nk":
+        assert columns[f"padding {side} to 1 vectors"] == pytest.approx([math.log2(144 / 130), 0])
+    grouped = batch(conv(64, c=64, hw=14, r=3).replace(groups=8), threads=1)
+    assert named(grouped)["padding n to 1 vectors"] == pytest.approx([1]), "8 channels a group"
+    assert named(grouped)["padding k to 1 vectors"] == pytest.approx([1])
+
+
 def test_elementwise_kernels_fill_vectors_and_blocks() -> None:
     relu = Kernel.of("relu", rows=1, cols=33)
     waves, used = batch(relu).occupancy

@@ -18,6 +18,7 @@ from tadnn.latency import (
     NetTiming,
     evaluate_kernels,
     evaluate_nets,
+    extend,
     learn,
     learning,
     load_latency_model,
@@ -372,3 +373,24 @@ def test_the_same_seed_learns_the_same(tmp_path: Path) -> None:
     assert asked[0] == asked[1]
     assert hashes[0] == hashes[1]
     assert np.unique(hashes).size == 1
+
+
+def test_extending_measures_what_is_asked_for_and_nothing_else(
+    learned: tuple[LatencyModel, Recorded, Path],
+) -> None:
+    model, _, place = learned
+    new = next(net for net in small_nets(30, 99) if not set(pool([net])) <= set(POOL))
+    clock = Recorded()
+    with ProfileDatabase(place / "profiles.db") as database:
+        before = set(database.kernels(clock.device.slug, clock.setting))
+        folder = place / "latency_models" / "extended"
+        found = extend(model, [new, new], 1, clock, database, folder)
+        after = set(database.kernels(clock.device.slug, clock.setting))
+    assert set(clock.kernels) == after - before == set(pool([new])) - before
+    assert clock.nets == [new]
+    assert found.card.data["rows"] == len(after)
+    nets = {*model.card.data["calibration_nets"], new.key}
+    assert set(found.card.data["calibration_nets"]) == nets
+    assert {row.kernel for row in read_kernel_table(folder / "kernels.csv.gz")} == after
+    truth = clock.true_us(NetRun(new)) / 1e3
+    assert found.predict_net(new).latency_ms == pytest.approx(truth, rel=0.05)

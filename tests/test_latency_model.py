@@ -255,6 +255,23 @@ def test_gaps_and_base_are_recovered() -> None:
     assert fitted.sigma >= 0.01
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_forms_of_one_network_do_not_hide_what_kernels_take(seed: int) -> None:
+    # Narrower and wider as a whole: everything grows together, and timings are noisy.
+    rng = np.random.default_rng(seed)
+    costs = []
+    for scale in np.linspace(0.4, 1.6, 8):
+        near = rng.uniform(0.95, 1.05, 3)
+        costs.append(
+            NetCost(8e3 * scale**2 * near[0], 150, 5 * scale**2 * near[1], 40 * scale * near[2])
+        )
+    us = np.array([100 + 1.1 * c.kernels_us + 2 * c.launches + 80 * c.large_mb for c in costs])
+    fitted = fit_nets(costs, us * rng.normal(1, 0.05, len(us)))
+    assert 0.9 < fitted.scale < 1.3
+    assert fitted.weights_us < 200
+    assert 0 < fitted.large_us < 200
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_term_is_ever_negative(seed: int) -> None:
     rng = np.random.default_rng(seed)

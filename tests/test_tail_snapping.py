@@ -19,6 +19,7 @@ from tadnn.search import DistinctSampler, Exhausted, front_record
 from tadnn.search.runner import Worker
 from tadnn.spaces import Categorical, Int, Space, load_space
 from tadnn.tail import Snapper
+from tadnn.tail.snapping import snapped
 
 INPUT = (1, 16, 16)
 
@@ -76,8 +77,8 @@ def test_what_is_wider_costs_no_more_than_the_noise():
 class Blurred(Snapper):
     """Knows no difference better than to 5 us; a stair rises by 16, and 3 along a stair."""
 
-    def _deviation_us(self, narrow, wide):
-        return 5.0
+    def _deviations_us(self, nets):
+        return np.full((len(nets), len(nets)), 5.0)
 
 
 def test_values_on_one_stair_move_to_its_end_or_to_the_one_below():
@@ -86,7 +87,29 @@ def test_values_on_one_stair_move_to_its_end_or_to_the_one_below():
     keep = [name for name in arch if name != "width4"]
     blurred = Blurred(space(), model(), input_shape=INPUT, classes=10)
     ends = {v: blurred.snap({**arch, "width4": v}, keep)["width4"] for v in (24, 32, 40, 48, 56)}
-    assert ends == {24: 32, 32: 32, 40: 32, 48: 32, 56: 64}
+    assert ends == {24: 32, 32: 32, 40: 48, 48: 48, 56: 64}, "two steps are more than nothing"
+
+
+@pytest.mark.parametrize(
+    ("latency", "noise", "at", "to"),
+    [
+        ([10, 10, 10, 14, 14, 14], 1, 0, 2),  # free, to the end of the stair
+        ([10, 10, 10, 14, 14, 14], 1, 2, 2),  # an edge
+        ([10, 10, 10, 14, 14, 14], 1, 3, 2),  # the edge below is nearer than the one above
+        ([10, 10, 10, 14, 14, 14], 1, 4, 5),
+        ([10, 11, 12, 13, 14, 15], 2.5, 2, 2),  # a slope: nothing is free
+        ([10, 12, 11, 13, 14, 15], 2.5, 1, 2),  # wider is expected to be faster
+    ],
+)
+def test_where_a_value_moves(latency, noise, at, to):
+    deviation = np.full((6, 6), float(noise))
+    assert snapped(np.array(latency, dtype=float), deviation, range(8, 49, 8), at) == to
+
+
+def test_the_widest_of_some_values_is_no_edge():
+    latency, deviation = np.array([10.0, 10.0, 10.0]), np.ones((3, 3))
+    assert snapped(latency, deviation, [8, 16, 24], 0, whole=False) == 0
+    assert snapped(latency, deviation, [8, 16, 24], 0) == 2
 
 
 def test_choices_to_keep_stay():

@@ -8,31 +8,48 @@ from tadnn.latency.likeness import UNKNOWN, Likeness, fit_likeness
 from tadnn.tail import Group, candidate_widths, efficient_widths
 
 
-def naive(latency, std) -> list[bool]:
-    """The design's words: every wider width is slower, by more than the deviation."""
-    n = len(latency)
-    return [all(latency[j] > latency[i] + std[i] for j in range(i + 1, n)) for i in range(n)]
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_efficient_widths_are_those_of_the_definition(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 40))
     latency = np.cumsum(rng.normal(0.3, 1, n)) + 20
-    std = rng.uniform(0, 0.5, n)
-    assert efficient_widths(latency, std).tolist() == naive(latency, std)
+    deviation = rng.uniform(0, 0.5, (n, n))
+    efficient = efficient_widths(latency, deviation)
+    assert efficient[-1], "there is no wider one"
+    for i, is_edge in enumerate(efficient[:-1]):
+        above = i + 1 + int(np.argmax(efficient[i + 1 :]))
+        noise = min(deviation[i, above], 0.01 * latency[i])
+        assert is_edge == (latency[above] - latency[i] > noise)
+    edges = latency[efficient]
+    assert np.all(np.diff(edges) > 0), "every efficient one above is slower"
 
 
-def test_the_right_edges_of_a_staircase_are_efficient():
+def stairs_of(widths):
+    return 5.0 + np.ceil(widths / 32)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.9])
+def test_the_right_edges_of_a_staircase_are_efficient(noise):
     widths = np.arange(8, 129, 8)
-    latency = 5.0 + np.ceil(widths / 32)
-    efficient = efficient_widths(latency, np.full(len(widths), 0.1))
+    efficient = efficient_widths(stairs_of(widths), np.full((16, 16), noise))
     assert widths[efficient].tolist() == [32, 64, 96, 128]
 
 
-def test_a_slope_that_noise_hides_has_one_efficient_width():
-    latency = 10 + 0.01 * np.arange(10)
-    assert efficient_widths(latency, np.full(10, 0.2)).tolist() == [False] * 9 + [True]
+def test_steps_that_cannot_be_told_from_nothing_are_no_edges():
+    widths = np.arange(8, 129, 8)
+    slanting = stairs_of(widths) + 0.0005 * widths
+    efficient = efficient_widths(slanting, np.full((16, 16), 0.5))
+    assert widths[efficient].tolist() == [32, 64, 96, 128]
+
+
+def test_a_slope_is_efficient_as_finely_as_it_can_be_told():
+    latency = 10 + 0.04 * np.arange(10)
+    assert efficient_widths(latency, np.zeros((10, 10))).all()
+    told = efficient_widths(latency, np.full((10, 10), 0.1))  # the third one above is slower
+    assert told.tolist() == [True, False, False] * 3 + [True]
+    # Whatever the model knows, nobody takes a hundredth for nothing.
+    unknown = efficient_widths(latency, np.full((10, 10), 5.0))
+    assert unknown.tolist() == told.tolist()
 
 
 def group(width: int, grain: int = 1) -> Group:

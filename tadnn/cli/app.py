@@ -20,4 +20,5 @@ from tadnn.cli import screen  # isort: skip  # noqa: E402, F401
 from tadnn.cli import study  # isort: skip  # noqa: E402, F401
 from tadnn.cli import proxies  # isort: skip  # noqa: E402, F401
 from tadnn.cli import tail  # isort: skip  # noqa: E402, F401
+from tadnn.cli import sweep  # isort: skip  # noqa: E402, F401
 from tadnn.cli import browsing  # isort: skip  # noqa: E402, F401

@@ -5,6 +5,7 @@ from tadnn.latency.calibrating import calibrate
 from tadnn.latency.card import Card
 from tadnn.latency.errors import error_summary, pairs_ordered
 from tadnn.latency.evaluating import evaluate_kernels, evaluate_nets
+from tadnn.latency.extending import extend
 from tadnn.latency.fitting import (
     NetTiming,
     calibrate_nets,
@@ -37,6 +38,7 @@ __all__ = [
     "error_summary",
     "evaluate_kernels",
     "evaluate_nets",
+    "extend",
     "fit_kernels",
     "learn",
     "load_latency_model",

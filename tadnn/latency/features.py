@@ -14,10 +14,12 @@ from tadnn.latency.batch import KernelBatch
 from tadnn.latency.gpu_features import gpu_columns
 from tadnn.latency.quantization import (
     ceil_div,
+    is_depthwise,
     lanes_of,
     lanes_per_unit,
     slots_of,
     sustained_share,
+    vector_matrix,
 )
 
 
@@ -55,9 +57,9 @@ def _quantized(batch: KernelBatch) -> dict[str, np.ndarray]:
     columns = {"log waves": np.log2(waves), "log utilisation": np.log2(utilisation)}
     if matrix is None:
         return columns
-    _, m, n, k = (np.asarray(x) for x in matrix)
+    _, m, n, k = vector_matrix(batch.op, batch.dims, matrix)
     columns |= {"log m": np.log2(m), "log n": np.log2(n), "log k": np.log2(k)}
-    for name, values in (("m", m), ("n", n), ("k", _contracted(batch, k))):
+    for name, values in (("m", m), ("n", n), ("k", _contracted(batch, n, k))):
         for vectors in (0.5, 1, 2, 4):
             width = max(1, int(lanes * vectors))
             columns[f"padding {name} to {vectors} vectors"] = _padding(values, width)
@@ -66,9 +68,12 @@ def _quantized(batch: KernelBatch) -> dict[str, np.ndarray]:
     return columns
 
 
-def _contracted(batch: KernelBatch, k: np.ndarray) -> np.ndarray:
-    # Convolutions vectorise over channels, not over channels x window.
-    return batch.dims["c"] // batch.dims["groups"] if batch.op == "conv2d" else k
+def _contracted(batch: KernelBatch, n: np.ndarray, k: np.ndarray) -> np.ndarray:
+    # Convolutions vectorise over channels, not over channels x window; depthwise ones read those
+    # that they write.
+    if batch.op != "conv2d":
+        return k
+    return np.where(is_depthwise(batch.dims), n, batch.dims["c"] // batch.dims["groups"])
 
 
 def _padding(values: np.ndarray, width: int) -> np.ndarray:

@@ -127,7 +127,7 @@ def learn(
     with progress.task("fitting the latency model", None):
         model = fit_kernels(
             name,
-            [(clock.device, _rows(known))],
+            [(clock.device, rows_of(known))],
             clock.setting,
             environment=clock.environment(),
             source="measured by tadnn",
@@ -136,7 +136,7 @@ def learn(
         )
         if len(timings) >= FEWEST_NETS:
             model = calibrate_nets(model, timings)
-        model = save_latency_model(model, folder, _rows(known))
+        model = save_latency_model(model, folder, rows_of(known))
     error = model.nets.held_out.get("mape", 0.0)
     if error > _SUSPICIOUS:
         progress.note(
@@ -180,7 +180,7 @@ def _measure_kernels(
                 )
                 if not plan:
                     break
-                _measure_and_store(clock, database, plan, known, advance)
+                measure_and_store(clock, database, plan, known, advance)
                 have += len(plan)
 
 
@@ -236,14 +236,14 @@ def _observe_kernels(
                 for key in chosen:
                     if time.monotonic() > ends and len(known) >= FEWEST_KERNELS:
                         break
-                    _observe_and_store(clock, database, NetRun(few[key], batch), known)
+                    observe_and_store(clock, database, NetRun(few[key], batch), known)
                     unseen |= launched[key] - known.keys()
                 before, have = have, sum(kernel in known for kernel in pool)
                 advance(min(have, wanted) - min(before, wanted))
         advance(wanted - min(have, wanted) if have + len(unseen) >= wanted else 0)
 
 
-def _observe_and_store(
+def observe_and_store(
     clock: Clock, database: ProfileDatabase, run: NetRun, known: dict[Kernel, Measurement]
 ) -> None:
     """Observe a network's kernels; one that was seen before is an average of all times."""
@@ -259,13 +259,14 @@ def _ends(start: float, budget: Budget, share: float) -> float:
     return math.inf if budget.minutes is None else start + share * 60 * budget.minutes
 
 
-def _measure_and_store(
+def measure_and_store(
     clock: Clock,
     database: ProfileDatabase,
     plan: Sequence[Kernel],
     known: dict[Kernel, Measurement],
     advance: Advance,
 ) -> None:
+    """Measure kernels; ``known`` and the database get each as soon as it is there."""
     environment = clock.environment()
 
     def keep(subject: Subject, measurement: Measurement) -> None:
@@ -382,11 +383,12 @@ def _rough(clock: Clock, known: Mapping[Kernel, Measurement], seed: int) -> _Rou
     """Return a quick fit of what is known, None while that is too little."""
     if len(known) < FEWEST_KERNELS:
         return None
-    table = [(clock.device, _rows(known))]
+    table = [(clock.device, rows_of(known))]
     return _Rough(fit_kernels("rough", table, clock.setting, seed=seed, quick=True))
 
 
-def _rows(known: Mapping[Kernel, Measurement]) -> list[KernelRow]:
+def rows_of(known: Mapping[Kernel, Measurement]) -> list[KernelRow]:
+    """Return measurements as rows of a table, in order of the kernels' keys."""
     return [
         KernelRow(kernel, m.latency_us, m.spread_us, m.repeats)
         for kernel, m in sorted(known.items(), key=lambda item: item[0].key)

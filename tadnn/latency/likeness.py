@@ -7,7 +7,7 @@ left out together, so neither could lean on the other, as two widths that nobody
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,10 +37,25 @@ class Likeness:
 
     def difference(self, a: Kernel, b: Kernel, a_std: float, b_std: float) -> float:
         """Return the deviation of the difference between two kernels of one op."""
-        one, other = _octaves(np.array(a.sizes)), _octaves(np.array(b.sizes))
-        apart = float(np.abs(one - other).max())
-        alike = self.nearest * math.exp(-apart / self.length)
-        return math.sqrt(max(a_std**2 + b_std**2 - 2 * alike * a_std * b_std, 0.0))
+        return float(self.differences([a, b], np.array([a_std, b_std]))[0, 1])
+
+    def differences(self, kernels: Sequence[Kernel], std: np.ndarray) -> np.ndarray:
+        """Return the deviation of the difference between any two kernels of one op, [n, n].
+
+        Args:
+            kernels: of one op.
+            std: of each, [n].
+        """
+        octaves = _octaves(np.array([kernel.sizes for kernel in kernels]))
+        apart = np.zeros((len(kernels), len(kernels)))
+        for column in octaves.T:
+            if np.any(column != column[0]):
+                np.maximum(apart, np.abs(column[:, None] - column), out=apart)
+        alike = self.nearest * np.exp(-apart / self.length)
+        variance = std[:, None] ** 2 + std**2 - 2 * alike * np.multiply.outer(std, std)
+        np.fill_diagonal(variance, 0.0)
+        deviation: np.ndarray = np.sqrt(np.maximum(variance, 0.0))
+        return deviation
 
 
 UNKNOWN: Final = Likeness()

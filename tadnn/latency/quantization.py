@@ -107,14 +107,35 @@ def occupancy(
         size = _GPU_BLOCK_VALUES if device.kind == "gpu" else lanes_of(device, dtype)
         waves = ceil_div(ceil_div(values, size), slots)
         return waves, values / (waves * slots * size)
-    batch, m, n, _ = (np.asarray(x) for x in matrix)
     if device.kind == "gpu":
+        batch, m, n, _ = (np.asarray(x) for x in matrix)
         return best_tile(batch, m, n, slots)
+    batch, m, n, _ = vector_matrix(op, dims, matrix)
     lanes = lanes_of(device, dtype)
     blocks = batch * ceil_div(m, _CPU_PIXELS) * ceil_div(n, lanes)
     waves = ceil_div(blocks, slots)
     # Rows are split evenly, so only the channels' last vector is padded.
     return waves, n / (ceil_div(n, lanes) * lanes) * (blocks / (waves * slots))
+
+
+def vector_matrix(
+    op: str, dims: Mapping[str, Any], matrix: tuple[Any, ...]
+) -> tuple[np.ndarray, ...]:
+    """Return batch, m, n and k as a CPU's vectors see them, arrays [n].
+
+    Vectors run over output channels. A depthwise convolution has one in every group, so they run
+    over the groups: it isn't as many products as it has channels, but one of all of them.
+    """
+    batch, m, n, k = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in matrix))
+    if op != "conv2d":
+        return batch, m, n, k
+    depthwise = is_depthwise(dims)
+    return np.where(depthwise, 1.0, batch), m, np.where(depthwise, batch, n), k
+
+
+def is_depthwise(dims: Mapping[str, Any]) -> Any:
+    """Tell which convolutions have one output channel in every group, [n]."""
+    return (dims["groups"] > 1) & (dims["groups"] == dims["k"])
 
 
 def best_tile(batch: Any, m: Any, n: Any, slots: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from tadnn.search.finalists import prediction_check, trained_module
 from tadnn.search.front import front_csv, front_record, infeasible_warning
 from tadnn.search.frontier import Exhausted, FrontierSampler
 from tadnn.search.gather import export_request
-from tadnn.search.learned import SAMPLED_NETS, learn_space, study_latency_model
+from tadnn.search.learned import SAMPLED_NETS, extend_space, learn_space, study_latency_model
 from tadnn.search.load import load_spec, parse_spec
 from tadnn.search.objective import Evaluator, Outcome, build_evaluator, pack_net, unpack_net
 from tadnn.search.proxy_choice import proxy_records, proxy_values, recommend, sample_agreement
@@ -45,6 +45,7 @@ __all__ = [
     "build_evaluator",
     "evaluated_trial",
     "export_request",
+    "extend_space",
     "finalist_facts",
     "find_study",
     "front_csv",

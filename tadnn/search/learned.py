@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tadnn.errors import SettingMismatch
 from tadnn.files import AUTO_PREFIX, LATENCY_MODELS, ensure_writable, stable_hash
-from tadnn.latency import Budget, LatencyModel, learn, load_latency_model, models_for
+from tadnn.latency import Budget, LatencyModel, extend, learn, load_latency_model, models_for
 from tadnn.nets import Net, Shape
 from tadnn.profiling import Clock, ProfileDatabase, open_clock
 from tadnn.progress import SILENT, Progress
@@ -117,6 +117,23 @@ def learn_space(
         fresh=fresh,
         progress=progress,
     )
+
+
+def extend_space(
+    model: LatencyModel,
+    nets: list[Net],
+    batch: int,
+    clock: Clock,
+    *,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> LatencyModel:
+    """Measure some networks and their kernels, and fit what :func:`learn_space` gave again."""
+    folder = LATENCY_MODELS.local
+    ensure_writable(folder)
+    database = ProfileDatabase(folder / PROFILES)
+    at = folder / model.card.name
+    return extend(model, nets, batch, clock, database, at, seed=seed, progress=progress)
 
 
 def _known(spec: StudySpec, clock: Clock, purpose: str) -> LatencyModel | None:

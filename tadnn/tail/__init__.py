@@ -6,7 +6,7 @@ from tadnn.tail.budget import Chosen, WidthProblem
 from tadnn.tail.capacity import CAPACITIES, flops_gain, parameter_gain
 from tadnn.tail.cost import Pricer, WidthCosts, width_costs
 from tadnn.tail.flow import Flow, Group, follow
-from tadnn.tail.measuring import Decision, decide, variants
+from tadnn.tail.measuring import Decision, Goal, Refined, decide, refine, variants
 from tadnn.tail.report import Edge, GroupReport, TailReport, tail_report, to_json
 from tadnn.tail.rewrite import Rewrite, Rewriter
 from tadnn.tail.snapping import Snapper
@@ -21,9 +21,11 @@ __all__ = [
     "Decision",
     "Edge",
     "Flow",
+    "Goal",
     "Group",
     "GroupReport",
     "Pricer",
+    "Refined",
     "Rewrite",
     "Rewriter",
     "Snapper",
@@ -40,6 +42,7 @@ __all__ = [
     "follow",
     "importance",
     "parameter_gain",
+    "refine",
     "stairs",
     "sweep_kernel",
     "sweep_values",

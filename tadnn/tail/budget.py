@@ -16,7 +16,8 @@ from tadnn.tail.cost import Pricer, WideKernel, WidthCosts
 from tadnn.tail.solve import MOST_ENTRIES, Problem, Table, elimination_order
 
 _MOST_KERNELS: Final = 4_000
-_ROUNDS: Final = 6
+_ROUNDS: Final = 3
+_ALIGNED: Final = 8
 _TOLERANCE: Final = 1e-4
 """Predictions are rounded to six digits; sums of them differ by more."""
 
@@ -82,13 +83,33 @@ class WidthProblem:
         self._thin_out()
 
     @property
-    def _is_exact(self) -> bool:
+    def _starts(self) -> list[tuple[int, ...]]:
+        """Where rounds begin: the present widths, and where approximated, all of them aligned.
+
+        A sum of many widths is aligned when all of them are, which no single change shows.
+        """
+        if self.is_exact:
+            return [self._start]
+        aligned = []
+        for now, changes, start in zip(self._now, self._changes, self._start, strict=True):
+            whole = np.flatnonzero((now + changes) % _ALIGNED == 0)
+            wider = whole[changes[whole] >= 0]
+            nearest = wider[:1] if len(wider) else whole[-1:]
+            aligned.append(int(nearest[0]) if len(nearest) else start)
+        return [self._start, tuple(aligned)]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing was priced by approximation."""
         return not self._many and not self._approximate
 
     def choose(self, budget_us: float) -> Chosen | None:
         """Return the widths of the most capacity within a latency budget; None if none fit."""
-        around, best, wanted = self._start, None, budget_us
-        exact = self._is_exact
+        found = [self._choose_from(start, budget_us) for start in self._starts]
+        return max((f for f in found if f is not None), key=lambda f: f.gain, default=None)
+
+    def _choose_from(self, around: tuple[int, ...], budget_us: float) -> Chosen | None:
+        best, wanted, exact = None, budget_us, self.is_exact
         for _ in range(1 if exact else _ROUNDS):
             problem = self._problem(around)
             rest = self._chosen(around, None).latency_us - problem.cost(around)
@@ -108,8 +129,15 @@ class WidthProblem:
 
     def fastest(self, least_gain: float) -> Chosen | None:
         """Return the widths of the least latency that gain ``least_gain``; None if none do."""
-        around, best = self._start, None
-        for _ in range(1 if self._is_exact else _ROUNDS):
+        found = [self._fastest_from(start, least_gain) for start in self._starts]
+        return min((f for f in found if f is not None), key=lambda f: f.latency_us, default=None)
+
+    def _fastest_from(self, around: tuple[int, ...], least_gain: float) -> Chosen | None:
+        best = None
+        if not self.is_exact:
+            start = self._chosen(around, None)
+            best = start if start.gain >= least_gain else None
+        for _ in range(1 if self.is_exact else _ROUNDS):
             problem = self._problem(around)
             # The same problem with cost and gain trading places.
             turned = Problem(

@@ -117,7 +117,8 @@ def parameter_gain(flow: Flow) -> Quadratic:
 
         def count(changes: Changes, at: LayerAt = at) -> int:
             layer = changed_layer(flow, at, changes)
-            shapes = (_shape(axes, flow, changes) for axes in flow.inputs[at])
+            widths = [group.width + changes.get(i, 0) for i, group in enumerate(flow.groups)]
+            shapes = (_shape(axes, widths) for axes in flow.inputs[at])
             return layer.parameters(*shapes)
 
         terms.append((scope, count))
@@ -175,6 +176,5 @@ def _scopes(flow: Flow) -> dict[LayerAt, tuple[int, ...]]:
     return scopes
 
 
-def _shape(axes: Axes, flow: Flow, changes: Changes) -> Shape:
-    widths = [group.width + changes.get(i, 0) for i, group in enumerate(flow.groups)]
+def _shape(axes: Axes, widths: Sequence[int]) -> Shape:
     return tuple(axis_length(axis, widths) for axis in axes)

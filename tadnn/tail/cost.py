@@ -74,15 +74,25 @@ class WideKernel:
             axes = [1] * len(scope) + [len(self.kernel.sizes)]
             axes[i] = len(change)
             sizes = sizes + gained.reshape(axes)
-        flat, where = np.unique(
-            sizes.reshape(-1, len(self.kernel.sizes)), axis=0, return_inverse=True
-        )
-        return [self._sized(row) for row in flat], where.reshape([len(c) for c in changes])
+        flat = sizes.reshape(-1, len(self.kernel.sizes))
+        _, first, where = np.unique(_numbers(flat), return_index=True, return_inverse=True)
+        kernels = [self._sized(row) for row in flat[first]]
+        return kernels, where.reshape([len(c) for c in changes])
 
     def _sized(self, sizes: np.ndarray) -> Kernel:
         now = self.kernel
         whole = tuple(int(size) for size in sizes)
         return Kernel(now.op, whole, now.dtype, now.epilogue, now.extra)
+
+
+def _numbers(rows: np.ndarray) -> np.ndarray:
+    """Return a number for every row of whole numbers, the same for equal rows only, [n]."""
+    number: np.ndarray = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:
+        values, at = np.unique(column, return_inverse=True)
+        # Sorting numbers is many times faster than sorting rows.
+        number = np.unique(number * len(values) + at, return_inverse=True)[1]
+    return number
 
 
 @dataclass(frozen=True)
@@ -251,20 +261,19 @@ class Pricer:
             us[kernel] = nets.scale * alone + nets.large_us * large_mb(kernel, device)
         return np.array([us[kernel] for kernel in kernels])
 
-    def difference_us(self, pairs: Sequence[tuple[Kernel, Kernel]]) -> np.ndarray:
-        """Return the deviation of the difference between two kernels' latencies, [n].
+    def differences_us(self, kernels: Sequence[Kernel]) -> np.ndarray:
+        """Return the deviation of the difference between any two kernels of one op, [n, n].
 
         Errors of neighbours agree, as far as they were found to where the model was fitted:
         :class:`tadnn.latency.Likeness`.
         """
         std = self._std
-        distinct = dict.fromkeys(kernel for pair in pairs for kernel in pair)
-        new = [kernel for kernel in distinct if kernel not in std]
+        new = [kernel for kernel in dict.fromkeys(kernels) if kernel not in std]
         std.update(zip(new, self.model.predict(new).std_us.tolist(), strict=True))
-        likeness = {op: fitted.likeness for op, fitted in self.model.ops.items()}
-        return self.model.nets.scale * np.array(
-            [likeness.get(a.op, UNKNOWN).difference(a, b, std[a], std[b]) for a, b in pairs]
-        )
+        fitted = self.model.ops.get(kernels[0].op)
+        likeness = fitted.likeness if fitted is not None else UNKNOWN
+        mine = np.array([std[kernel] for kernel in kernels])
+        return self.model.nets.scale * likeness.differences(kernels, mine)
 
     def parameters_us(self) -> float:
         """Return what one parameter adds to a network's latency, in microseconds."""

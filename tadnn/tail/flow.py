@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from tadnn.nets import Net
 from tadnn.nets.blocks import INPUT
 from tadnn.tail.axes import Axes, LayerAt, Segment, Tie, Ties, fixed
-from tadnn.tail.rules import RULES, Visit, keep
+from tadnn.tail.rules import RULES
+from tadnn.tail.visit import Visit, keep
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tadnn.latency import width_of
 from tadnn.tail.cost import WideKernel
 from tadnn.tail.measuring import Decision
 from tadnn.tail.rewrite import Rewrite, Rewriter
-from tadnn.tail.stairs import Stairs
+from tadnn.tail.stairs import FREE, Stairs
 
 _NOTHING: Final = 0.005
 """A share of the latency that isn't worth speaking of."""
@@ -25,7 +25,7 @@ class Edge:
     Attributes:
         width: channels, or heads.
         change_us: what the network's latency gains, everything else kept; negative: it saves.
-        is_free: whether that is at most the deviation of the difference from the next width.
+        is_free: whether that is nothing that could be told from nothing.
     """
 
     width: int
@@ -189,7 +189,7 @@ def _edges(stairs: Stairs) -> tuple[Edge | None, Edge | None]:
         if i is None:
             return None
         change = float(stairs.latency_us[i] - now)
-        return Edge(int(stairs.widths[i]), change, change <= stairs.std_us[stairs.present])
+        return Edge(int(stairs.widths[i]), change, change <= min(stairs.std_us[i], FREE * now))
 
     return edge(down), edge(up)
 

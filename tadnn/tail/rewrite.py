@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -16,10 +16,11 @@ from tadnn.tail.budget import Chosen, WidthProblem
 from tadnn.tail.capacity import CAPACITIES, Capacity, Importance, flops_gain, parameter_gain
 from tadnn.tail.cost import Pricer, width_costs
 from tadnn.tail.flow import Flow, follow
-from tadnn.tail.stairs import NARROWEST, WIDEST, Stairs, candidate_widths, stairs
+from tadnn.tail.stairs import NARROWEST, WIDEST, Stairs, candidate_widths, finest_step, stairs
 from tadnn.tail.widths import with_widths
 
 _MOST_EDGES: Final = 36
+_MOST_NEAR: Final = 12
 _WIDEST_EVER: Final = 16
 
 
@@ -121,16 +122,23 @@ class Rewriter:
         """The predicted latency of the network as it is."""
         return self.model.predict_net(self.net, self.batch).latency_ms * 1e3
 
-    def widened(self) -> Rewrite:
+    def on(self, model: LatencyModel) -> Rewriter:
+        """Return the same on another latency model."""
+        return type(self)(self.net, model, self.batch, self._kind, self._importance, *self._range)
+
+    def widened(self, share: float = 1.0) -> Rewrite:
         """Return the widest network that is no slower; no group gets narrower.
 
         Groups that a layer norm reads stay: a new channel would change what it computes.
+
+        Args:
+            share: of the present latency that it may take, where the model is known to err.
         """
         candidates = {}
         for group, edges in self._edges().items():
             now = self.flow.groups[group].width
             candidates[group] = [width for width in edges if width >= now] or [now]
-        chosen = self._problem(candidates).choose(self.present_us)
+        chosen = self._chosen(candidates, lambda p: p.choose(share * self.present_us))
         return self._rewrite(chosen) if chosen is not None else self._unchanged()
 
     def within(self, budget: float) -> Rewrite:
@@ -141,10 +149,10 @@ class Rewriter:
         """
         if not budget > 0:
             raise RequestError(f"a budget is a positive share of the latency; got {budget}")
-        problem = self._problem(self._edges())
-        chosen = problem.choose(budget * self.present_us)
+        edges = self._edges()
+        chosen = self._chosen(edges, lambda p: p.choose(budget * self.present_us))
         if chosen is None:
-            least = problem.cheapest_us() / self.present_us
+            least = self._problem(edges).cheapest_us() / self.present_us
             raise RequestError(
                 f"a budget is at least what the fastest network with widths from "
                 f"{self._range[0]} times the present ones needs, {least:.3f} of the latency; "
@@ -152,32 +160,30 @@ class Rewriter:
             )
         return self._rewrite(chosen)
 
-    def around(self, budget: float, factors: Sequence[float]) -> list[Rewrite]:
-        """Return the rewrites of budgets near one, those that can be met."""
+    def around(self, budgets: Sequence[float]) -> list[Rewrite]:
+        """Return the rewrites for several budgets, those that can be met."""
         problem = self._problem(self._edges())
-        found = (problem.choose(budget * factor * self.present_us) for factor in factors)
+        found = (problem.choose(budget * self.present_us) for budget in budgets)
         return [self._rewrite(chosen) for chosen in found if chosen is not None]
 
     def fastest(self) -> Rewrite:
         """Return the fastest network with at least the present capacity."""
-        chosen = self._problem(self._edges()).fastest(0.0)
+        chosen = self._chosen(self._edges(), lambda p: p.fastest(0.0))
         if chosen is None or chosen.latency_us >= self.present_us:
             return self._unchanged()
         return self._rewrite(chosen)
 
     def _edges(self) -> dict[int, list[int]]:
-        """Return the efficient widths of every group; normed ones don't grow.
+        """Return the widths of every group that are worth choosing; normed ones don't grow.
 
-        The present width is one of them, unless the runtime launches more there than at widths
-        that fill its vectors: it isn't priced rightly, and worth leaving.
+        Those are the ones of which every wider one is expected to be slower. The present width
+        is one of them, unless the runtime launches more there than at widths that fill its
+        vectors: it isn't priced rightly, and worth leaving.
         """
         edges = {}
         for group, found in self.stairs.items():
             most = found.present if self._normed(group) else len(found.widths)
-            kept = [i for i, edge in enumerate(found.efficient[:most]) if edge]
-            if len(kept) > _MOST_EDGES:  # a smooth slope: as good at fewer places
-                at = np.linspace(0, len(kept) - 1, _MOST_EDGES).round().astype(int)
-                kept = [kept[i] for i in at]
+            kept = _steepest(np.flatnonzero(found.undominated[:most]), found.latency_us)
             if self._may_stay(found) or not kept:
                 kept.append(found.present)
             edges[group] = [int(found.widths[i]) for i in sorted(set(kept))]
@@ -191,6 +197,33 @@ class Rewriter:
 
     def _normed(self, group: int) -> bool:
         return self.flow.groups[group].normed
+
+    def _chosen(
+        self, candidates: Mapping[int, list[int]], choose: Callable[[WidthProblem], Chosen | None]
+    ) -> Chosen | None:
+        """Choose among candidates, and once more among all widths next to those chosen.
+
+        Wide groups have candidates far apart, and what lies between may fit a budget better.
+        """
+        problem = self._problem(candidates)
+        chosen = choose(problem)
+        if chosen is None or not problem.is_exact:
+            return chosen
+        near = {g: self._near(g, width, candidates[g]) for g, width in chosen.widths.items()}
+        # The choice itself is among them, so none of what is found is worse.
+        finer = choose(self._problem(near))
+        if finer is None or chosen.bound is None:
+            return finer or chosen
+        return replace(finer, bound=max(chosen.bound, finer.gain))
+
+    def _near(self, group: int, width: int, candidates: Sequence[int]) -> list[int]:
+        at = candidates.index(width)
+        low, high = candidates[max(0, at - 1)], candidates[min(at + 1, len(candidates) - 1)]
+        step = finest_step(self.flow.groups[group])
+        while (high - low) // step > _MOST_NEAR:
+            step *= 2
+        between = range(-(-low // step) * step, high + 1, step)
+        return sorted({low, width, high, *between})
 
     def _problem(self, candidates: Mapping[int, list[int]]) -> WidthProblem:
         return WidthProblem(self.costs, self.pricer, self.capacity, self.weights, candidates)
@@ -206,3 +239,20 @@ class Rewriter:
         return Rewrite(
             net, names, chosen.widths, latency, net.parameters, chosen.gain, chosen.bound
         )
+
+
+def _steepest(kept: np.ndarray, latency_us: np.ndarray) -> list[int]:
+    """Return at most ``_MOST_EDGES`` of some widths: before the greatest steps, and evenly spread.
+
+    A smooth slope is as good at fewer places; an edge isn't.
+
+    Args:
+        kept: indices of undominated widths, ascending.
+        latency_us: of all widths.
+    """
+    if len(kept) <= _MOST_EDGES:
+        return [int(i) for i in kept]
+    steps = np.append(np.diff(latency_us[kept]), np.inf)
+    edges = np.argsort(-steps, kind="stable")[: _MOST_EDGES // 2]
+    spread = np.linspace(0, len(kept) - 1, _MOST_EDGES - len(edges)).round().astype(int)
+    return [int(kept[i]) for i in sorted({*edges.tolist(), *spread.tolist()})]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
@@ -24,7 +24,7 @@ _REACH: Final = 2.0
 _MOST_VALUES: Final = 16
 """How many values are looked at on either side."""
 _ROUNDS: Final = 3
-_REMEMBERED: Final = 200_000
+_REMEMBERED: Final = 20_000
 # Fields of layers that follow a width, shapes of views and stored tensors among them.
 _WIDTHS: Final = frozenset({"out", "groups", "width", "heads", "head_width", "kv_heads", "shape"})
 
@@ -33,9 +33,8 @@ class Snapper:
     """Moves the integer choices of an architecture that set widths to efficient values.
 
     Choices are visited in the order of the space, each in the context of the others. One whose
-    value isn't efficient moves to the nearer of two: the efficient value below, or the least
-    efficient one above that is no slower than the present value by more than the deviation of
-    the difference, which is free. That is repeated until nothing moves, a few times at most.
+    value isn't efficient moves to the nearer of two: the efficient value below, or the next one
+    above, which is free. That is repeated until nothing moves, a few times at most.
     Deterministic; a choice is a width if changing it changes nothing but widths of the network.
 
     Args:
@@ -58,7 +57,7 @@ class Snapper:
         self._input, self._classes = input_shape, classes
         self._pricer, self._scorer = Pricer(model), BlockScorer(model, batch)
         self._runtime = find_runtime(model.setting.runtime)
-        self._deviations: dict[tuple[Kernel, Kernel], float] = {}
+        self._deviations: dict[tuple[Kernel, ...], np.ndarray] = {}
 
     def snap(self, arch: Mapping[str, Any], keep: Collection[str] = ()) -> Arch:
         """Return the architecture with its widths on edges.
@@ -91,21 +90,9 @@ class Snapper:
         if len(values) < 2:
             return value
         latency = 1e3 * self._scorer.latency_ms(nets)
-        std = np.zeros(len(values))
-        for i, (narrow, wide) in enumerate(itertools.pairwise(nets)):
-            std[i] = self._deviation_us(narrow, wide)
-        efficient = efficient_widths(latency, std)
-        if values[-1] < min(choice.high, _REACH * value):
-            efficient[-1] = False  # there are wider ones, which weren't looked at
-        at = values.index(value)
-        if efficient[at]:
-            return value
-        edges = np.nonzero(efficient)[0]
-        free = latency[at] + std[at]
-        targets = [values[i] for i in edges[edges < at][-1:]]
-        targets += [values[i] for i in edges[edges > at][:1] if latency[i] <= free]
-        # Of two as near as each other, the wider one.
-        return min(targets, key=lambda other: (abs(other - value), -other), default=value)
+        deviation = self._deviations_us(nets)
+        whole = values[-1] >= min(choice.high, _REACH * value)
+        return values[snapped(latency, deviation, values, values.index(value), whole=whole)]
 
     def _build(self, arch: Arch) -> Net | None:
         """Return an architecture's network; None where it can't be built."""
@@ -120,30 +107,64 @@ class Snapper:
         active = [n for n in self._space.choices if self._space.active(values, n)]
         return self._build(values) if active == list(arch) else None
 
-    def _deviation_us(self, narrow: Net, wide: Net) -> float:
-        """Return the deviation of the difference between two networks of one structure."""
-        counts: dict[tuple[Kernel, Kernel], int] = {}
-        dtype = self._model.setting.dtype
-        for (_, a, a_shape, _), (_, b, b_shape, _) in zip(
-            narrow.chain(self._batch), wide.chain(self._batch), strict=True
-        ):
-            if a is b and a_shape == b_shape:
-                continue
-            ours = self._runtime.lower(a, a_shape, dtype)
-            theirs = self._runtime.lower(b, b_shape, dtype)
-            # A runtime may launch other kernels for other widths; then nothing pairs up.
-            for pair in zip(ours, theirs, strict=False):
-                if pair[0] != pair[1] and pair[0].op == pair[1].op:
-                    counts[pair] = counts.get(pair, 0) + 1
-        if len(self._deviations) > _REMEMBERED:
-            self._deviations = {}
-        self._remember([pair for pair in counts if pair not in self._deviations])
-        return math.sqrt(sum((n * self._deviations[pair]) ** 2 for pair, n in counts.items()))
+    def _deviations_us(self, nets: Sequence[Net]) -> np.ndarray:
+        """Return the deviation of the difference between any two networks of one structure."""
+        variance = np.zeros((len(nets), len(nets)))
+        for kernels, count in self._lines(nets).items():
+            deviation = self._deviations.get(kernels)
+            if deviation is None:
+                if len(self._deviations) > _REMEMBERED:
+                    self._deviations = {}
+                deviation = self._pricer.differences_us(kernels)
+                self._deviations[kernels] = deviation
+            variance += (count * deviation) ** 2
+        found: np.ndarray = np.sqrt(variance)
+        return found
 
-    def _remember(self, pairs: Sequence[tuple[Kernel, Kernel]]) -> None:
-        if pairs:
-            found = self._pricer.difference_us(pairs).tolist()
-            self._deviations.update(zip(pairs, found, strict=True))
+    def _lines(self, nets: Sequence[Net]) -> Counter[tuple[Kernel, ...]]:
+        """Return what the networks launch in one place each, and in how many places."""
+        dtype, lines = self._model.setting.dtype, Counter[tuple[Kernel, ...]]()
+        for blocks in zip(*(net.chain(self._batch) for net in nets), strict=True):
+            first = blocks[0]
+            if all(b is first[1] and shape == first[2] for _, b, shape, _ in blocks):
+                continue
+            launched = [self._runtime.lower(b, shape, dtype) for _, b, shape, _ in blocks]
+            # A runtime may launch other kernels for other widths; then nothing pairs up.
+            for line in zip(*launched, strict=False):
+                if len({kernel.op for kernel in line}) == 1 and len(set(line)) > 1:
+                    lines[line] += 1
+        return lines
+
+
+def snapped(
+    latency_us: np.ndarray,
+    deviation_us: np.ndarray,
+    values: Sequence[int],
+    at: int,
+    *,
+    whole: bool = True,
+) -> int:
+    """Return the index of the value that one of several moves to.
+
+    An efficient one stays. Another moves to the nearer of the efficient values next to it: the one
+    above is free, the one below saves time.
+
+    Args:
+        latency_us: at the values, [n].
+        deviation_us: of the difference between any two, [n, n].
+        values: ascending, [n].
+        at: the index of the value to be moved.
+        whole: whether these are all values, so that none is wider than the last.
+    """
+    efficient = efficient_widths(latency_us, deviation_us)
+    if efficient[at]:
+        return at
+    efficient[-1] &= whole
+    edges = np.flatnonzero(efficient)
+    targets = [*edges[edges < at][-1:], *edges[edges > at][:1]]
+    # Of two as near as each other, the wider one.
+    by_distance = sorted(targets, key=lambda i: (abs(values[i] - values[at]), -values[i]))
+    return int(by_distance[0]) if by_distance else at
 
 
 def _around(choice: Int, value: int) -> list[int]:

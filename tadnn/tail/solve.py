@@ -172,16 +172,21 @@ class Problem:
     ) -> list[tuple[int, int]] | None:
         """Return two moves, one that gives and one that takes, checked together."""
         found: list[tuple[float, int, int, int, int]] = []
+        if not moves:
+            return None
+        starts = np.concatenate([[0], np.cumsum([len(costs) for costs, _ in moves])])
+        every_cost = np.concatenate([costs for costs, _ in moves])
+        every_gain = np.concatenate([gains for _, gains in moves])
         for v, (costs, gains) in enumerate(moves):
+            mine = slice(starts[v], starts[v + 1])
             for candidate in np.nonzero((gains < 0) & (costs < 0))[0]:
                 room, loss = left - costs[candidate], gains[candidate]
-                for u, (other, more) in enumerate(moves):
-                    if u == v:
-                        continue
-                    fits = np.where(other <= room, more + loss, -np.inf)
-                    k = int(np.argmax(fits))
-                    if fits[k] > 0:
-                        found.append((float(fits[k]), v, int(candidate), u, k))
+                fits = np.where(every_cost <= room, every_gain + loss, -np.inf)
+                fits[mine] = -np.inf
+                k = int(np.argmax(fits))
+                if fits[k] > 0:
+                    u = int(np.searchsorted(starts, k, side="right")) - 1
+                    found.append((float(fits[k]), v, int(candidate), u, k - int(starts[u])))
         cost, gain = self.cost(now), self.gain(now)
         for _, v, a, u, b in sorted(found, reverse=True)[:16]:
             tried = list(now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ NARROWEST: Final = 0.5
 WIDEST: Final = 2.0
 """How far widths may go from where they are, as a rule: capacity alone would starve some layers
 and swell others, which no measure of capacity sees."""
+FREE: Final = 0.01
+"""The share of a latency that nobody notices: clocks hardly repeat themselves better."""
 _FINEST: Final = 4
 _MOST_WIDTHS: Final = 72
 
@@ -29,18 +30,31 @@ class Stairs:
         group: the group's index.
         widths: ascending, [n]; the present one is among them.
         latency_us: of the kernels that follow the width, launches counted, [n].
-        std_us: of the difference between a width's latency and the next one's, [n].
+        deviation_us: of the difference between any two widths' latencies, [n, n].
         present: the index of the present width.
-        efficient: whether every wider width is slower, by more than the deviation of the
-            difference, [n].
+        efficient: which widths are efficient, [n]; see :func:`efficient_widths`.
     """
 
     group: int
     widths: np.ndarray
     latency_us: np.ndarray
-    std_us: np.ndarray
+    deviation_us: np.ndarray
     present: int
     efficient: np.ndarray
+
+    @property
+    def undominated(self) -> np.ndarray:
+        """Whether every wider width is expected to be slower, however little, [n].
+
+        Nothing else is worth choosing, whatever the price of time is.
+        """
+        return efficient_widths(self.latency_us, np.zeros_like(self.deviation_us))
+
+    @property
+    def std_us(self) -> np.ndarray:
+        """The deviation of the difference from the present width, [n]."""
+        row: np.ndarray = self.deviation_us[self.present]
+        return row
 
 
 def candidate_widths(
@@ -52,14 +66,20 @@ def candidate_widths(
     Edges lie at multiples of vectors and tiles, which the steps divide.
     """
     most = max(group.width, int(widest * group.width))
-    step = group.grain
-    if group.width >= 4 * _FINEST:
-        while step < _FINEST:
-            step *= 2
+    step = finest_step(group)
     while most // step > _MOST_WIDTHS:
         step *= 2
     least = max(step, math.ceil(narrowest * group.width / step) * step)
     return sorted({*range(least, most + 1, step), group.width})
+
+
+def finest_step(group: Group) -> int:
+    """Return the least distance of widths that are looked at: a multiple of the grain."""
+    step = group.grain
+    if group.width >= 4 * _FINEST:
+        while step < _FINEST:
+            step *= 2
+    return step
 
 
 def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int]) -> Stairs:
@@ -78,21 +98,32 @@ def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int])
     us = pricer.kernels_us([kernel for row in table for kernel in row])
     latency = counts @ us.reshape(len(mine), len(widths)) if mine else np.zeros(len(widths))
     present = list(widths).index(now)
-    step = [*itertools.pairwise(widths), (widths[-1], widths[-1])]
-    pairs = [[(w.at({group: a - now}), w.at({group: b - now})) for a, b in step] for w in mine]
-    flat = pricer.difference_us([pair for row in pairs for pair in row])
-    std = np.sqrt(counts**2 @ flat.reshape(len(mine), len(widths)) ** 2)
-    return Stairs(group, np.array(widths), latency, std, present, efficient_widths(latency, std))
+    variance = np.zeros((len(widths), len(widths)))
+    for count, row in zip(counts, table, strict=True):
+        variance += (count * pricer.differences_us(row)) ** 2
+    deviation = np.sqrt(variance)
+    efficient = efficient_widths(latency, deviation)
+    return Stairs(group, np.array(widths), latency, deviation, present, efficient)
 
 
-def efficient_widths(latency_us: np.ndarray, std_us: np.ndarray) -> np.ndarray:
-    """Return whether every wider width is slower by more than the deviation, [n].
+def efficient_widths(latency_us: np.ndarray, deviation_us: np.ndarray) -> np.ndarray:
+    """Return which widths are efficient, [n].
+
+    From the widest down: a width is efficient where the next efficient one above is slower by more
+    than the deviation of the difference, or than :data:`FREE` of the latency where that is less.
+    So every efficient width above is slower, and any other width can be widened to the next
+    efficient one for nothing that could be told from nothing.
 
     Args:
         latency_us: at ascending widths, [n].
-        std_us: deviation of the difference between neighbours, [n].
+        deviation_us: of the difference between any two, [n, n].
     """
-    wider = np.minimum.accumulate(latency_us[::-1])[::-1]
-    efficient = np.ones(len(latency_us), dtype=bool)
-    efficient[:-1] = wider[1:] > latency_us[:-1] + std_us[:-1]
+    efficient = np.zeros(len(latency_us), dtype=bool)
+    above = len(latency_us) - 1
+    efficient[above] = True
+    for i in range(above - 1, -1, -1):
+        noise = min(deviation_us[i, above], FREE * latency_us[i])
+        if latency_us[above] - latency_us[i] > noise:
+            efficient[i] = True
+            above = i
     return efficient

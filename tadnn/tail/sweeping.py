@@ -36,8 +36,7 @@ class Sweep:
         latency_us: predicted, [n].
         std_us: of the predictions, [n].
         in_range: whether in the profiled range, [n].
-        efficient: whether every greater value is slower, by more than the deviation between
-            neighbours, [n].
+        efficient: which values are efficient, [n]; see :func:`efficient_widths`.
         measured_us: measured, [n]; None where nothing was.
         spread_us: of the measurements, [n].
     """
@@ -144,8 +143,8 @@ def sweep_kernel(
     """
     kernels = swept(kernel, size, values)
     predicted = model.predict(kernels)
-    steps = list(zip(kernels, [*kernels[1:], kernels[-1]], strict=True))
-    efficient = efficient_widths(predicted.latency_us, Pricer(model).difference_us(steps))
+    deviation = Pricer(model).differences_us(kernels) / model.nets.scale
+    efficient = efficient_widths(predicted.latency_us, deviation)
     found = Sweep(
         kernel,
         size,
