@@ -144,6 +144,8 @@ def test_a_rewrite_is_fine_tuned_where_data_are_named(tadnn_, place):
     tadnn_("tail", *MODULE, "--on", "own", "--budget", "0.8", "--write", "tuned",
            "--data", "digits", "--epochs", "1")  # fmt: skip
     assert "accuracy" in (place / "tuned" / "card.md").read_text()
+    preprocess = json.loads((place / "tuned" / "preprocess.json").read_text())
+    assert preprocess["class_names"] == [str(digit) for digit in range(10)]
 
 
 def test_measured_on_the_fake_clock(printed):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from tadnn.accuracy import Dataset
     from tadnn.export import Trained
     from tadnn.latency import LatencyModel
     from tadnn.nets import Net
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tadnn.tail import Decision, Goal, Refined, Rewrite, Rewriter
 
 _RATE, _FINE_RATE = 0.1, 0.02
+_SAMPLE = 16
 
 
 def channel_importance(found: Target, capacity: str) -> Any:
@@ -75,6 +77,7 @@ def write_rewrite(
     tuning: tuple[str | None, int],
 ) -> None:
     """Export a rewritten network, weights carried over and fine-tuned where data are named."""
+    from tadnn.accuracy import load_dataset
     from tadnn.export import CardFacts, ExportRequest, Measured, Predicted, export_network
     from tadnn.tail import carry_over
 
@@ -95,27 +98,31 @@ def write_rewrite(
         else Measured(measured.latency_us / 1e3, measured.spread_us / 1e3, measured.repeats),
     )
     data, epochs = tuning
+    dataset = load_dataset(data, rewrite.net.input_shape) if data is not None else None
     module = None
-    if found.traced is not None or data is not None:
+    if found.traced is not None or dataset is not None:
         module = rewrite.net.to_module(seed)
     if found.traced is not None and module is not None:
         weights = carry_over(rewriter.flow, found.traced.weights, rewrite.changed, seed)
         module.load_state_dict(weights)
         module.eval()
-    if data is not None and module is not None:
+    preprocess = sample = None
+    if dataset is not None and module is not None:
         # Weights that were carried over are near where they should be; others are not.
         rate = _FINE_RATE if found.traced is not None else _RATE
-        card = replace(card, trained=_tuned(module, rewrite, data, epochs, seed, rate))
-    export_network(folder, ExportRequest(rewrite.net, card, module=module, weights_seed=seed))
+        card = replace(card, trained=_tuned(module, dataset, epochs, seed, rate))
+        preprocess, sample = dataset.preprocess(), dataset.splits["test"].images[:_SAMPLE]
+    request = ExportRequest(
+        rewrite.net, card, module=module, weights_seed=seed, preprocess=preprocess, sample=sample
+    )
+    export_network(folder, request)
 
 
-def _tuned(
-    module: nn.Module, rewrite: Rewrite, data: str, epochs: int, seed: int, rate: float
-) -> Trained:
+def _tuned(module: nn.Module, dataset: Dataset, epochs: int, seed: int, rate: float) -> Trained:
     """Fine-tune a rewritten network; return what it reached on the test split."""
-    from tadnn.accuracy import load_dataset, train
+    from tadnn.accuracy import train
     from tadnn.export import Trained
 
-    dataset = load_dataset(data, rewrite.net.input_shape)
     done = train(module, dataset, epochs=epochs, seed=seed, learning_rate=rate, progress=Bars())
-    return Trained(done.accuracy, done.epochs, done.split)
+    images = len(dataset.splits[done.split])
+    return Trained(done.accuracy, done.epochs, done.split, images=images)
