@@ -200,7 +200,7 @@ def test_a_gpu_that_isn_t_here_is_searched_for_and_never_measured(
     assert exported.exit_code == 0, exported.output
     card = (in_tmp_path / "out" / "card.md").read_text("utf-8")
     assert "of it of kinds of kernels never measured, by" in card
-    assert "not measured after the search" in card
+    assert "not measured for this export" in card
 
 
 @pytest.fixture(scope="module")
