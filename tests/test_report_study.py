@@ -277,7 +277,8 @@ def test_drawings_are_svg_with_a_description():
     view = NetworkView(
         study="<s>", trial=1, subtitle="", standing="", facts=(), choices=(),
         input_shape=(3, 8, 8), stages=stage_views(network()), breakdown=None, groups=(),
-        remarks=(), note="", pair=None, pairs=PredictionView("", "", ()), disagreement="", curve=(), commands=(),
+        remarks=(), note="", pair=None, pairs=PredictionView("", "", ()), disagreement="",
+        curve=(), commands=(),
     )  # fmt: skip
     drawing = ElementTree.fromstring(network_svg(view))
     assert drawing.get("role") == "img"
