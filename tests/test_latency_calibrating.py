@@ -64,6 +64,16 @@ def test_a_scale_is_found_by_three_timings() -> None:
     assert not calibrated.predict(kernels).in_range.any()
 
 
+def test_a_kernel_may_cost_a_network_less_than_it_takes_alone() -> None:
+    calibrated = calibrate("c", unprofiled(), timed(unprofiled(), 12, 0.05))
+    launched = unprofiled().launched(nets()[0], 8)
+    big = next(kernel for kernel in launched if kernel.op == "conv2d").replace(n=8192)
+    (least,) = KernelBatch.of([big], V100, 0).least_us
+    assert unprofiled().predict_us([big])[0] >= least
+    assert calibrated.predict_us([big])[0] < 0.5 * least
+    assert calibrated.predict([big]).latency_us[0] < 0.5 * least
+
+
 def test_kinds_get_factors_of_their_own() -> None:
     truth = KindFactors("v100", {"conv2d": np.log(3.0), "batch_norm": np.log(0.5)}, {}, (0, 0), 1)
     model = unprofiled()
