@@ -213,7 +213,7 @@ def test_front(here, printed, tadnn_):
 
 
 def test_plot(here, tmp_path, tadnn_):
-    out, _ = tadnn_("plot", "tiny", "--formats", "png,svg,pdf", "-o", tmp_path / "pictures")
+    out, _ = tadnn_("plot", "tiny", "-o", tmp_path / "pictures")
     paths = sorted((tmp_path / "pictures").iterdir())
     assert sorted(out.split()) == [str(path) for path in paths]
     assert len(paths) == 15

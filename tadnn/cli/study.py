@@ -82,7 +82,7 @@ def front(study: Study, json: Json = False) -> None:
 @app.command()
 def plot(
     study: Study,
-    formats: Annotated[str, typer.Option(help="Of png, svg, pdf, by commas.")] = "png,svg",
+    formats: Annotated[str, typer.Option(help="Of png, svg, pdf, by commas.")] = "png,svg,pdf",
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder; the study's when absent.")
     ] = None,
