@@ -18,7 +18,6 @@ from tadnn.latency import (
     evaluate_kernels,
     evaluate_nets,
     fit_kernels,
-    sweep,
     to_json,
     width_of,
 )
@@ -147,14 +146,6 @@ def test_a_network_that_does_not_fit_names_block_and_layer(model: LatencyModel) 
     net = Net((1, 4, 4), (("only", window()),))
     with pytest.raises(ShapeError, match=r"block only, layer wide \(Conv2d\)"):
         model.predict_net(net)
-
-
-def test_a_sweep_shows_the_staircase(model: LatencyModel) -> None:
-    kernel = conv(16, 16, 16)
-    predicted = sweep(model, kernel, str(width_of(kernel)), range(8, 33))
-    assert len(predicted.latency_us) == 25
-    one_by_one = [model.predict([kernel.replace(k=k)]).latency_us[0] for k in (8, 20, 32)]
-    np.testing.assert_allclose(predicted.latency_us[[0, 12, 24]], one_by_one)
 
 
 def test_which_size_is_a_width() -> None:

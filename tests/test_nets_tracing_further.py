@@ -10,6 +10,9 @@ import torch
 from test_nets_tracing import kinds, same
 from torch import Tensor, nn
 
+from tadnn.nets.tracing import graph as graphs
+from tadnn.nets.tracing.opaque import _flops
+
 
 class Chosen(nn.Module):
     """Masks that are stored, with numbers and with values in their places."""
@@ -93,3 +96,26 @@ def test_further_operators_are_layers(name: str) -> None:
     traced = same(make(), shape)
     assert not traced.opaque
     assert layer in kinds(traced)
+
+
+class _WithoutMeta:
+    """Matrix multiplication that refuses tensors without values."""
+
+    __name__ = "mm"
+    overloadpacket = torch.ops.aten.mm
+
+    def __call__(self, *args: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def test_flops_of_an_operator_that_needs_values_are_its_formulas() -> None:
+    graph = torch.fx.Graph()
+    taken = [graph.placeholder(name) for name in "ab"]
+    for node, shape in zip(taken, ((3, 4), (4, 5)), strict=True):
+        node.meta["val"] = torch.empty(shape, device="meta")
+    product = graph.call_function(_WithoutMeta(), tuple(taken))
+    product.meta["val"] = torch.empty(3, 5, device="meta")
+    call = graphs.Call(product, "mm", {}, ((3, 5),), graphs.Origin((), (), ""))
+    assert _flops(call) == 2 * 3 * 4 * 5
+    product.target.overloadpacket = torch.ops.aten.nonzero
+    assert _flops(call) == 0, "no formula: priced by what it moves"

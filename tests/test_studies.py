@@ -36,6 +36,23 @@ BUILTIN = (
     *("vit", "vit-a100"),
 )
 
+SMALL_RESNETS = {
+    "classes": 7,
+    "input_shape": [3, 64, 64],
+    "overrides": {"depth": 1, "width": {"low": 8, "high": 24}, "kernel": 3, "block": "basic"},
+}
+SMALL_VITS = {
+    "classes": 7,
+    "input_shape": [3, 32, 32],
+    "overrides": {
+        "patch": [16, 32],
+        "width": {"low": 32, "high": 64},
+        "head_width": 16,
+        "depth": {"low": 1, "high": 2},
+        "heads": {"low": 1, "high": 2},
+    },
+}
+
 #: What makes a study quick, and keeps what it is about.
 REDUCED = {
     "fashion-mnist": {
@@ -59,44 +76,10 @@ REDUCED = {
         },
         "finalists": {"count": 2, "epochs": 1, "measure": True},
     },
-    "imagenet-resnet": {
-        "threads": 1,
-        "trials": 4,
-        "classes": 7,
-        "input_shape": [3, 64, 64],
-        "overrides": {"depth": 1, "width": {"low": 8, "high": 24}, "kernel": 3, "block": "basic"},
-    },
-    "vit": {
-        "threads": 1,
-        "trials": 8,
-        "classes": 7,
-        "input_shape": [3, 32, 32],
-        "overrides": {
-            "patch": [16, 32],
-            "width": {"low": 32, "high": 64},
-            "head_width": 16,
-            "depth": {"low": 1, "high": 2},
-            "heads": {"low": 1, "high": 2},
-        },
-    },
-    "imagenet-resnet-v100": {
-        "trials": 4,
-        "classes": 7,
-        "input_shape": [3, 64, 64],
-        "overrides": {"depth": 1, "width": {"low": 8, "high": 24}, "kernel": 3, "block": "basic"},
-    },
-    "vit-a100": {
-        "trials": 8,
-        "classes": 7,
-        "input_shape": [3, 32, 32],
-        "overrides": {
-            "patch": [16, 32],
-            "width": {"low": 32, "high": 64},
-            "head_width": 16,
-            "depth": {"low": 1, "high": 2},
-            "heads": {"low": 1, "high": 2},
-        },
-    },
+    "imagenet-resnet": {"threads": 1, "trials": 4, **SMALL_RESNETS},
+    "vit": {"threads": 1, "trials": 8, **SMALL_VITS},
+    "imagenet-resnet-v100": {"trials": 4, **SMALL_RESNETS},
+    "vit-a100": {"trials": 8, **SMALL_VITS},
     "decoder": {
         "threads": 1,
         "trials": 12,

@@ -21,7 +21,7 @@ from tadnn.latency.storage import (
     read_card,
     save_latency_model,
 )
-from tadnn.latency.sweeping import sweep, width_of
+from tadnn.latency.width import width_of
 
 __all__ = [
     "BlockScorer",
@@ -47,7 +47,6 @@ __all__ = [
     "read_card",
     "save_latency_model",
     "score",
-    "sweep",
     "to_json",
     "width_of",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from tadnn.errors import ShapeError, TraceError
 from tadnn.nets.layers import Opaque
@@ -93,17 +93,20 @@ def _is_certain(call: Call) -> bool:
 
 def _flops(call: Call) -> float:
     """Return what torch's own counter says, on tensors without values."""
-    target = call.node.target
+    node, target = call.node, call.node.target
 
-    def empty(node: Node) -> Any:
-        value = node.meta["val"]
+    def empty(taken: Node) -> Any:
+        value = taken.meta["val"]
         return torch.empty(value.shape, dtype=value.dtype, device="meta")
 
-    args, kwargs = torch.fx.node.map_arg((call.node.args, call.node.kwargs), empty)
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), empty)
     counter = FlopCounterMode(display=False)
     try:
         with counter, torch.no_grad():
             target(*args, **{k: v for k, v in kwargs.items() if k != "device"})  # type: ignore[operator]
     except (NotImplementedError, RuntimeError):
-        return 0.0  # no tensors without values for this one, and no formula
+        # It doesn't run without values. Torch's formula asks for shapes alone; where there is
+        # none, nothing is counted, as elsewhere, and the operator is priced by what it moves.
+        formula = flop_registry.get(getattr(target, "overloadpacket", None))
+        return float(formula(*args, **kwargs, out_val=node.meta["val"])) if formula else 0.0
     return float(counter.get_total_flops())
