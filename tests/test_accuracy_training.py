@@ -11,6 +11,7 @@ from torch import nn
 
 from tadnn.accuracy import Dataset, Split, evaluate, load_dataset, train, training
 from tadnn.accuracy.augment import augmented
+from tadnn.accuracy.modules import channels_last
 from tadnn.accuracy.steps import Steps, parameter_groups, schedule
 from tadnn.errors import RequestError, WorkFailed
 from tadnn.progress import Progress
@@ -329,3 +330,26 @@ def test_images_too_small_to_shift_stay_as_they_are():
     images = torch.rand(3, 1, 4, 4)
     background = torch.zeros(1, 1, 1)
     assert torch.equal(augmented(images, background, False, torch.Generator()), images)
+
+
+def test_weights_lie_as_they_did_before(few):
+    module = small_cnn()
+    laid = {name: value.stride() for name, value in module.state_dict().items()}
+    train(module, few, epochs=1, seed=0)
+    assert {name: value.stride() for name, value in module.state_dict().items()} == laid
+    broken = small_cnn(classes=7)
+    with pytest.raises(RequestError):
+        train(broken, few, epochs=1, seed=0)
+    assert all(weight.is_contiguous() for weight in broken.parameters())
+
+
+def test_other_layouts_and_ranks_stay(few):
+    module = small_cnn().to(memory_format=torch.channels_last)
+    module.register_parameter("volume", nn.Parameter(torch.zeros(1, 2, 3, 4, 5)))
+    laid = {name: value.stride() for name, value in module.state_dict().items()}
+    with channels_last(module):
+        assert {name: value.stride() for name, value in module.state_dict().items()} == laid
+    plain = small_cnn()
+    with channels_last(plain):
+        weights = [weight for weight in plain.parameters() if weight.dim() == 4]
+        assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)

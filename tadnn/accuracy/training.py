@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tadnn.accuracy.dataset import Dataset, Split
 from tadnn.accuracy.evaluation import evaluate
-from tadnn.accuracy.modules import device_of, require_finite_weights
+from tadnn.accuracy.modules import channels_last, device_of, require_finite_weights
 from tadnn.accuracy.steps import Steps
 from tadnn.errors import RequestError, WorkFailed
 from tadnn.progress import SILENT, Progress
@@ -92,7 +92,11 @@ def train(
     best: dict[str, float] = {}
     weights: dict[str, Tensor] = {}
     stale = 0
-    with _reproducible(device, seed), progress.task("training", epochs) as advance:
+    with (
+        _reproducible(device, seed),
+        channels_last(module),
+        progress.task("training", epochs) as advance,
+    ):
         for epoch in range(1, epochs + 1):
             loss = steps.run_epoch(epoch)
             accuracy, validation_loss = evaluate(module, splits["validation"])
