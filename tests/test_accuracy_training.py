@@ -181,7 +181,7 @@ def test_weights_that_are_not_finite_are_named(few):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"epochs": 0}, "epochs must be at least 1; received 0"),
+        ({"epochs": 0}, "epochs is a whole number, at least 1, or a share"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"patience": 0}, "patience must be at least 1"),
         ({"learning_rate": -0.1}, "learning_rate must be positive"),
@@ -353,3 +353,29 @@ def test_other_layouts_and_ranks_stay(few):
     with channels_last(plain):
         weights = [weight for weight in plain.parameters() if weight.dim() == 4]
         assert all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
+
+
+def test_a_share_of_an_epoch_sees_so_much_of_the_images(few, monkeypatch):
+    steps = []
+    run = Steps._run_step
+    monkeypatch.setattr(
+        Steps, "_run_step", lambda self, at: (steps.append(len(at)), run(self, at))[1]
+    )
+    result = train(small_cnn(), few, epochs=0.5, seed=0, batch_size=16)
+    assert steps == [16] * 4
+    assert (result.epochs, len(result.history)) == (0.5, 1)
+    steps.clear()
+    assert train(small_cnn(), few, epochs=0.01, seed=0, batch_size=16).epochs == 0.01
+    assert steps == [16], "one step at least"
+
+
+def test_who_ranks_does_not_look_at_the_test_split(few):
+    splits = {
+        **few.splits,
+        "test": Split(few.splits["test"].images * float("nan"), few.splits["test"].labels),
+    }
+    blind = dataclasses.replace(few, splits=splits)
+    result = train(small_cnn(), blind, epochs=1, seed=0, split="validation")
+    assert result.split == "validation"
+    assert result.accuracy == result.validation_accuracy
+    assert train(small_cnn(), few, epochs=1, seed=0).validation_accuracy == result.accuracy

@@ -31,15 +31,15 @@ class Steps:
         module: nn.Module,
         dataset: Dataset,
         split: Split,
-        epochs: int,
+        epochs: float,
         seed: int,
         batch_size: int,
         learning_rate: float,
     ) -> None:
         self._module, self._dataset, self._split = module, dataset, split
         self._batch = min(batch_size, len(split))
-        self._steps_per_epoch = len(split) // self._batch
-        self._steps = epochs * self._steps_per_epoch
+        self._steps_per_epoch = max(1, int(min(epochs, 1) * len(split)) // self._batch)
+        self._steps = math.ceil(epochs) * self._steps_per_epoch
         self._highest = learning_rate
         self._step = 0
         self._generator = torch.Generator().manual_seed(seed)
@@ -50,7 +50,7 @@ class Steps:
         self.learning_rate = learning_rate
 
     def run_epoch(self, epoch: int) -> float:
-        """Go through the train split once; return the mean loss of its batches.
+        """Go through the train split once, or its share; return the mean loss of its batches.
 
         Raises:
             RequestError: the module does not return one logit per class.

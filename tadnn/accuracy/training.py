@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ class TrainResult:
 
     accuracy: float
     validation_accuracy: float
-    epochs: int
+    epochs: float
     best_epoch: int
     history: tuple[Mapping[str, float], ...]
     split: str = "test"
@@ -46,11 +47,12 @@ def train(
     module: nn.Module,
     dataset: Dataset,
     *,
-    epochs: int,
+    epochs: float,
     seed: int,
     batch_size: int = 64,
     learning_rate: float = 0.1,
     patience: int | None = None,
+    split: Literal["test", "validation"] = "test",
     progress: Progress = SILENT,
 ) -> TrainResult:
     """Train ``module`` in place and leave it with its best weights, in evaluation mode.
@@ -68,12 +70,15 @@ def train(
     Args:
         module: the network, on any device; it maps ``[n, C, H, W]`` to ``[n, classes]``.
         dataset: its train split is learnt, its validation split chooses the weights.
-        epochs: at most this many, at least 1; an epoch leaves out the incomplete last batch.
+        epochs: at most this many, a whole number, or a share below 1: so much of the train split
+            is seen, once. An epoch leaves out the incomplete last batch.
         seed: of order, augmentation and dropout.
         batch_size: images a step; all of them where the split is smaller.
         learning_rate: the highest.
         patience: stop after so many epochs in a row without a better validation accuracy; never
             when absent.
+        split: what the accuracy is measured on in the end. Who only ranks networks saves the time
+            of looking at the test split.
         progress: told of every epoch.
 
     Raises:
@@ -84,9 +89,10 @@ def train(
     _check(module, epochs, batch_size, learning_rate, patience)
     device = device_of(module)
     splits = {
-        name: Split(split.images.to(device), split.labels.to(device))
-        for name, split in dataset.splits.items()
+        name: Split(found.images.to(device), found.labels.to(device))
+        for name, found in dataset.splits.items()
     }
+    rounds = math.ceil(epochs)
     steps = Steps(module, dataset, splits["train"], epochs, seed, batch_size, learning_rate)
     history: list[dict[str, float]] = []
     best: dict[str, float] = {}
@@ -95,9 +101,9 @@ def train(
     with (
         _reproducible(device, seed),
         channels_last(module),
-        progress.task("training", epochs) as advance,
+        progress.task("training", rounds) as advance,
     ):
-        for epoch in range(1, epochs + 1):
+        for epoch in range(1, rounds + 1):
             loss = steps.run_epoch(epoch)
             accuracy, validation_loss = evaluate(module, splits["validation"])
             if not math.isfinite(validation_loss):
@@ -118,19 +124,22 @@ def train(
                 best = entry
                 weights = {name: value.clone() for name, value in module.state_dict().items()}
             advance(1)
-            if patience is not None and stale >= patience and epoch < epochs:
+            if patience is not None and stale >= patience and epoch < rounds:
                 progress.note(f"training stopped after epoch {epoch}: no gain for {stale} epochs")
-                advance(epochs - epoch)
+                advance(rounds - epoch)
                 break
         module.load_state_dict(weights)
         module.eval()
-        accuracy, _ = evaluate(module, splits["test"])
+        accuracy = best["validation_accuracy"]
+        if split == "test":
+            accuracy, _ = evaluate(module, splits["test"])
     return TrainResult(
         accuracy=accuracy,
         validation_accuracy=best["validation_accuracy"],
-        epochs=len(history),
+        epochs=min(len(history), epochs),
         best_epoch=int(best["epoch"]),
         history=tuple(history),
+        split=split,
     )
 
 
@@ -160,9 +169,13 @@ def _reproducible(device: torch.device, seed: int) -> Iterator[None]:
 
 
 def _check(
-    module: nn.Module, epochs: int, batch_size: int, learning_rate: float, patience: int | None
+    module: nn.Module, epochs: float, batch_size: int, learning_rate: float, patience: int | None
 ) -> None:
-    counts = {"epochs": epochs, "batch_size": batch_size}
+    if not (0 < epochs < 1 or (epochs >= 1 and epochs == int(epochs))):
+        raise RequestError(
+            f"epochs is a whole number, at least 1, or a share above 0 of one; received {epochs}"
+        )
+    counts = {"batch_size": batch_size}
     if patience is not None:
         counts["patience"] = patience
     for name, value in counts.items():

@@ -46,7 +46,7 @@ class Trained:
     """What training reached: ``accuracy`` is a fraction of the ``split`` and its ``images``."""
 
     accuracy: float
-    epochs: int
+    epochs: float
     split: str
     images: int | None = None
 

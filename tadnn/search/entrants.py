@@ -31,7 +31,7 @@ class Plan:
         budget_s: seconds of training, of all workers and runs together.
     """
 
-    epochs: tuple[int | None, ...]
+    epochs: tuple[float | None, ...]
     keep: tuple[float, ...] = ()
     budget_s: float = math.inf
 

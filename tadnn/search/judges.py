@@ -59,7 +59,7 @@ class ProxyJudge:
 class TrainingJudge:
     """Short training of `tadnn.accuracy`; ranks by the validation split, never the test split."""
 
-    def __init__(self, epochs: int, dataset: str, input_shape: tuple[int, ...] | None, seed: int):
+    def __init__(self, epochs: float, dataset: str, input_shape: tuple[int, ...] | None, seed: int):
         self._epochs, self._dataset_name, self._input_shape = epochs, dataset, input_shape
         self._seed = seed
 
@@ -74,11 +74,12 @@ class TrainingJudge:
         from tadnn.accuracy import train
 
         seed = arch_seed(self._seed, key)
-        done = train(net.to_module(seed), self._dataset, epochs=self._epochs, seed=seed)
+        module = net.to_module(seed)
+        done = train(module, self._dataset, epochs=self._epochs, seed=seed, split="validation")
         return None, {
             "accuracy": float(done.validation_accuracy),
             "epochs": done.epochs,
-            "split": "validation",
+            "split": done.split,
         }
 
 

@@ -136,7 +136,8 @@ class Scorer:
         from tadnn.accuracy import train
 
         try:
-            done = train(net.to_module(seed), self._dataset, epochs=self._task.epochs, seed=seed)
+            module, epochs = net.to_module(seed), self._task.epochs
+            done = train(module, self._dataset, epochs=epochs, seed=seed, split="validation")
         except WorkFailed:
             return None
         return float(done.validation_accuracy)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Annotated
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -30,6 +31,14 @@ Bound = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Strict(), Field(gt=0, le=1, allow_inf_nan=False)]
 
 
+def _length(epochs: float) -> float:
+    if 0 < epochs < 1:
+        return epochs
+    if epochs < 1 or epochs != round(epochs):
+        raise ValueError("must be a whole number, at least 1, or a share above 0 of one epoch")
+    return round(epochs)
+
+
 class Part(BaseModel):
     """A part of a study file: keys that are not known are refused."""
 
@@ -37,9 +46,14 @@ class Part(BaseModel):
 
 
 class TrainSpec(Part):
-    """Accuracy by short training."""
+    """Accuracy by short training, of whole epochs or a share of one."""
 
-    epochs: Count
+    epochs: Annotated[float, Strict(), AfterValidator(_length)]
+
+    @property
+    def length(self) -> str:
+        """How long, in words."""
+        return f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
 
 
 class AccuracySpec(Part):
@@ -73,7 +87,7 @@ class StageSpec(Part):
         """What messages call the stage."""
         if self.train is None:
             return f"proxy {self.proxy}"
-        return f"{self.train.epochs} epoch{'' if self.train.epochs == 1 else 's'}"
+        return self.train.length
 
 
 class BudgetSpec(Part):
