@@ -91,6 +91,12 @@ bench-finalists: $(VENV)/.run-stamp ## predicted against measured latency on onn
 	$(BIN)/python benchmarks/finalists.py
 endif
 
+ifneq ($(wildcard benchmarks/fashion_mnist.py),)
+.PHONY: bench-fashion
+bench-fashion: $(VENV)/.run-stamp ## the study fashion-mnist beside random search and TPE with the same time; two hours
+	$(BIN)/python benchmarks/fashion_mnist.py
+endif
+
 ifneq ($(wildcard benchmarks/tail.py),)
 .PHONY: bench-tail
 bench-tail: $(VENV)/.test-stamp ## networks rewritten onto their stairs, beside every simpler way; wants a quiet machine

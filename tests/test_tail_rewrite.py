@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from nets_examples import small_net
 from tail_examples import (
     clock,
     model_of_net,
@@ -21,7 +22,7 @@ from tail_examples import (
 from tadnn.errors import RequestError
 from tadnn.latency import LatencyModel
 from tadnn.nets import Net
-from tadnn.profiling import NetRun
+from tadnn.profiling import FakeClock, NetRun
 from tadnn.profiling.fake_clock import BASE_US, GAP_US
 from tadnn.tail import (
     Goal,
@@ -292,6 +293,70 @@ def test_variants_are_the_network_with_other_candidate_widths():
         found = follow(other)
         for g in flow.free:
             assert found.groups[g].width in allowed[g]
+
+
+def test_half_of_the_variants_fill_vectors_on_both_sides_of_their_layers():
+    net = small_net(40)
+    flow = follow(net)
+    made = variants(flow, 25)
+    widths = np.array([[follow(o).groups[g].width for g in flow.free] for o in made])
+    assert widths[0].tolist() == [flow.groups[g].width for g in flow.free]
+    assert np.all(widths[2::4] % 8 == 0)
+    assert np.all(widths[4::4] % 16 == 0)
+    assert np.any(widths[1::2] % 8)
+
+
+@pytest.mark.parametrize("step", [8, 16])
+def test_rounding_as_people_do(step):
+    made = Rewriter(small_net(20), residual_model())
+    now = {g.name: g.width for g in made.flow.groups}
+    for up in (True, False):
+        found = made.rounded(step, up)
+        assert all(width % step == 0 for width in found.widths.values())
+        for name, width in found.widths.items():
+            assert abs(width - now[name]) < step
+            assert (width >= now[name]) is up or width in (now[name], step)
+        assert found.gain == found.parameters - made.net.parameters
+        assert found.latency_ms == residual_model().predict_net(found.net).latency_ms
+    normed = Rewriter(nets()["attention"], residual_model())
+    widths = normed.rounded(16, up=True).widths
+    assert widths["b0.patches"] == 24, "a layer norm reads it"
+    assert (widths["b1.attention"], widths["b1.fc1"]) == (3, 48)
+
+
+def test_coarse_rewrites_have_whole_vectors_only():
+    made = rewriter().coarse(16)
+    for found in (made.within(0.8), made.widened(1.3), made.fastest()):
+        assert all(width % 16 == 0 or width == 24 for width in found.widths.values())
+    assert made.within(0.8).gain <= rewriter().within(0.8).gain
+    with pytest.raises(RequestError, match="at least 1; got 0"):
+        rewriter().coarse(0)
+
+
+class Stepwise(FakeClock):
+    """A device that the model is wrong about: widths that don't fill half vectors cost double."""
+
+    def true_us(self, subject):
+        us = super().true_us(subject)
+        if isinstance(subject, NetRun):
+            flow = follow(subject.net)
+            uneven = any(flow.groups[g].width % 8 for g in flow.free)
+            return us * (2 if uneven else 1)
+        return us
+
+
+def test_rounded_widths_are_tried_where_the_model_sees_no_edges():
+    net = small_net(20)
+    device = Stepwise(clock().setting, clock().device, noise=0.002)
+    goals = (FASTEST, BUDGET, Goal("widen"))
+    made = Rewriter(net, residual_model())
+    refined = refine(made, goals, device, lambda nets: residual_model())
+    for goal, decision in refined.decisions.items():
+        assert decision.rewrite is not None, goal
+        assert all(width % 8 == 0 for width in decision.rewrite.widths.values()), goal
+    assert device.true_us(NetRun(refined.decisions[FASTEST].rewrite.net)) < device.true_us(
+        NetRun(made.rounded(8, up=True).net)
+    )
 
 
 BUDGET, FASTEST = Goal("budget", 0.8), Goal("fastest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tadnn.tail.budget import Chosen, WidthProblem
+from tadnn.tail.candidates import candidate_widths
 from tadnn.tail.capacity import CAPACITIES, flops_gain, parameter_gain
 from tadnn.tail.cost import Pricer, WidthCosts, width_costs
 from tadnn.tail.flow import Flow, Group, follow
@@ -10,7 +11,7 @@ from tadnn.tail.measuring import Decision, Goal, Refined, decide, refine, varian
 from tadnn.tail.report import Edge, GroupReport, TailReport, tail_report, to_json
 from tadnn.tail.rewrite import Rewrite, Rewriter
 from tadnn.tail.snapping import Snapper
-from tadnn.tail.stairs import Stairs, candidate_widths, efficient_widths, stairs
+from tadnn.tail.stairs import Stairs, efficient_widths, stairs
 from tadnn.tail.sweeping import Sweep, sweep_kernel, sweep_values
 from tadnn.tail.weights import carry_over, importance
 from tadnn.tail.widths import with_widths

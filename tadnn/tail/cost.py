@@ -1,32 +1,28 @@
 """What a network's kernels become when its widths change.
 
 A kernel's sizes are affine in the widths (an input's channels are sums of widths), as long as
-the runtime launches the same kernels. Both is found out by lowering the network again with one
-width changed, so nothing here knows layers or runtimes.
+the runtime launches the same kernels; :mod:`tadnn.tail.launching` finds both out.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Final
 
 import numpy as np
 
-from tadnn.errors import ShapeError
 from tadnn.kernels import DTYPE_BYTES, Kernel
 from tadnn.latency import LatencyModel
 from tadnn.latency.likeness import UNKNOWN
 from tadnn.latency.nets import large_mb
-from tadnn.nets import Net
-from tadnn.runtimes import Runtime, find_runtime
+from tadnn.runtimes import find_runtime
 from tadnn.tail.flow import Flow
-from tadnn.tail.widths import with_widths
+from tadnn.tail.launching import At, Launching
 
-_VECTOR: Final = 16
-"""Channels that fill whole vectors on every device of today."""
+_ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True)
@@ -34,14 +30,16 @@ class WideKernel:
     """A kernel whose sizes follow widths.
 
     Attributes:
-        kernel: as it is now.
+        kernel: as it is at the present widths.
+        sizes: the same before they are rounded up: half a block of channels is a block.
         slopes: by group, what each of its sizes gains per unit of width.
         count: how many of the network's launches are this one.
         block: the number of the first block that launches it.
     """
 
     kernel: Kernel
-    slopes: tuple[tuple[int, tuple[int, ...]], ...]
+    sizes: tuple[float, ...]
+    slopes: tuple[tuple[int, tuple[float, ...]], ...]
     count: int
     block: int
 
@@ -52,11 +50,11 @@ class WideKernel:
 
     def at(self, changes: Mapping[int, int]) -> Kernel:
         """Return the kernel after changes of widths (new minus present, by group)."""
-        sizes = np.array(self.kernel.sizes)
+        sizes = np.array(self.sizes)
         for group, slope in self.slopes:
             if change := changes.get(group, 0):
                 sizes = sizes + change * np.array(slope)
-        return self._sized(sizes)
+        return _sized(self.kernel, _whole(sizes))
 
     def over(
         self, scope: Sequence[int], changes: Sequence[np.ndarray]
@@ -68,21 +66,26 @@ class WideKernel:
             changes: of each of them, [k_i]; the second result is [k_1, k_2, ...].
         """
         slopes = dict(self.slopes)
-        sizes = np.array(self.kernel.sizes)
+        sizes = np.array(self.sizes)
         for i, (group, change) in enumerate(zip(scope, changes, strict=True)):
             gained = np.multiply.outer(change, np.array(slopes[group]))
-            axes = [1] * len(scope) + [len(self.kernel.sizes)]
+            axes = [1] * len(scope) + [len(self.sizes)]
             axes[i] = len(change)
             sizes = sizes + gained.reshape(axes)
-        flat = sizes.reshape(-1, len(self.kernel.sizes))
+        flat = _whole(sizes.reshape(-1, len(self.sizes)))
         _, first, where = np.unique(_numbers(flat), return_index=True, return_inverse=True)
-        kernels = [self._sized(row) for row in flat[first]]
+        kernels = [_sized(self.kernel, row) for row in flat[first]]
         return kernels, where.reshape([len(c) for c in changes])
 
-    def _sized(self, sizes: np.ndarray) -> Kernel:
-        now = self.kernel
-        whole = tuple(int(size) for size in sizes)
-        return Kernel(now.op, whole, now.dtype, now.epilogue, now.extra)
+
+def _sized(like: Kernel, sizes: np.ndarray) -> Kernel:
+    return Kernel(like.op, tuple(sizes.tolist()), like.dtype, like.epilogue, like.extra)
+
+
+def _whole(sizes: np.ndarray) -> np.ndarray:
+    """Return sizes rounded up, but for what floating point adds to them."""
+    whole: np.ndarray = np.ceil(sizes - _ROUNDING).astype(np.int64)
+    return whole
 
 
 def _numbers(rows: np.ndarray) -> np.ndarray:
@@ -102,7 +105,8 @@ class WidthCosts:
     Attributes:
         flow: the network's groups.
         batch: the batch size.
-        free: the groups that may change, by index, in order.
+        steps: the groups that may change, by index, in order: multiples of the step launch the
+            kernels told here.
         kernels: those that follow any width, equal ones counted together.
         still: the others, with how often each is launched.
         irregular: names of groups left alone, since a change of theirs changes which kernels
@@ -114,11 +118,16 @@ class WidthCosts:
 
     flow: Flow
     batch: int
-    free: tuple[int, ...]
+    steps: Mapping[int, int]
     kernels: tuple[WideKernel, ...]
     still: Mapping[Kernel, int]
     irregular: tuple[str, ...] = field(default=())
     exact: bool = True
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The groups that may change, by index, in order."""
+        return tuple(self.steps)
 
 
 def width_costs(flow: Flow, model: LatencyModel, batch: int = 1) -> WidthCosts:
@@ -130,114 +139,52 @@ def width_costs(flow: Flow, model: LatencyModel, batch: int = 1) -> WidthCosts:
         batch: the batch size.
     """
     runtime, dtype = find_runtime(model.setting.runtime), model.setting.dtype
-    whole = _whole(flow)
-    now = _Lowered.of(with_widths(flow, whole), batch, dtype, runtime)
-    slopes: dict[tuple[int, int], dict[int, tuple[int, ...]]] = {}
-    free, irregular = [], []
-    for index, group in enumerate(flow.groups):
-        if group.frozen:
-            continue
-        found = _slopes(flow, index, whole, now, batch, dtype, runtime)
+    launching = Launching(flow, batch, dtype, runtime)
+    slopes: dict[At, dict[int, tuple[Fraction, ...]]] = {}
+    steps: dict[int, int] = {}
+    irregular = []
+    for index in flow.free:
+        found = launching.slopes(index)
         if found is None:
-            irregular.append(group.name)
+            irregular.append(flow.groups[index].name)
             continue
-        free.append(index)
+        steps[index] = launching.step(index, found)
         for at, slope in found.items():
             slopes.setdefault(at, {})[index] = slope
-    wide: dict[tuple[Kernel, tuple[tuple[int, tuple[int, ...]], ...]], list[int]] = {}
-    still: dict[Kernel, int] = {}
-    back = {index: flow.groups[index].width - width for index, width in whole.items()}
-    for b, i, kernel in now:
-        if (b, i) in slopes:
-            follows = tuple(sorted(slopes[b, i].items()))
-            # As it is at the present widths.
-            kernel = WideKernel(kernel, follows, 1, b).at(back)
-            wide.setdefault((kernel, follows), []).append(b)
-        else:
-            still[kernel] = still.get(kernel, 0) + 1
-    kernels = tuple(
-        WideKernel(kernel, slope, len(blocks), blocks[0])
-        for (kernel, slope), blocks in wide.items()
-    )
-    launched = Counter(k for _, _, k in _Lowered.of(flow.net, batch, dtype, runtime))
+    wide: dict[tuple[object, ...], WideKernel] = {}
+    still: Counter[Kernel] = Counter()
+    back = {index: flow.groups[index].width - width for index, width in launching.whole.items()}
+    for at, kernel in launching.at_whole.items():
+        if at not in slopes:
+            still[kernel] += 1
+            continue
+        made = _wide_kernel(kernel, slopes[at], back, at[0])
+        key = (made.kernel, made.sizes, made.slopes)
+        known = wide.get(key)
+        wide[key] = made if known is None else replace(known, count=known.count + 1)
+    kernels = tuple(wide.values())
+    launched = Counter(launching.launched(flow.net).values())
     told = Counter(still)
     for wide_kernel in kernels:
         told[wide_kernel.kernel] += wide_kernel.count
-    return WidthCosts(flow, batch, tuple(free), kernels, still, tuple(irregular), launched == told)
+    exact = launched == told
+    return WidthCosts(flow, batch, steps, kernels, still, tuple(irregular), exact)
 
 
-def _whole(flow: Flow) -> dict[int, int]:
-    """Return the least widths that fill whole vectors, where all free groups have such.
-
-    Runtimes that lay images out in blocks of channels launch the same kernels for all of them.
-    """
-    widths = {}
-    for index in flow.free:
-        group = flow.groups[index]
-        unit = math.lcm(group.grain, _VECTOR)
-        widths[index] = -(-group.width // unit) * unit
-    try:
-        with_widths(flow, widths).chain(1)
-    except ShapeError:
-        return {index: flow.groups[index].width for index in flow.free}
-    return widths
-
-
-@dataclass(frozen=True)
-class _Lowered:
-    net: Net
-    batch: int
-    blocks: tuple[tuple[Kernel, ...], ...]
-
-    @classmethod
-    def of(cls, net: Net, batch: int, dtype: str, runtime: Runtime) -> _Lowered:
-        blocks = tuple(
-            runtime.lower(block, shape, dtype) for _, block, shape, _ in net.chain(batch)
-        )
-        return cls(net, batch, blocks)
-
-    def __iter__(self) -> Iterator[tuple[int, int, Kernel]]:
-        for b, kernels in enumerate(self.blocks):
-            for i, kernel in enumerate(kernels):
-                yield b, i, kernel
-
-
-def _slopes(
-    flow: Flow,
-    index: int,
-    whole: Mapping[int, int],
-    now: _Lowered,
-    batch: int,
-    dtype: str,
-    runtime: Runtime,
-) -> dict[tuple[int, int], tuple[int, ...]] | None:
-    """Return what every kernel's sizes gain per unit of one width; None where they don't so."""
-    unit = math.lcm(flow.groups[index].grain, _VECTOR)
-    found: dict[tuple[int, int], tuple[int, ...]] = {}
-    for steps in (1, 2):
-        change = steps * unit
-        net = with_widths(flow, {**whole, index: whole[index] + change})
-        try:
-            other = _Lowered.of(net, batch, dtype, runtime)
-        except ShapeError:
-            return None
-        for b, (before, after) in enumerate(zip(now.blocks, other.blocks, strict=True)):
-            if before is after or before == after:
-                continue
-            if [_kind(k) for k in before] != [_kind(k) for k in after]:
-                return None
-            for i, (old, new) in enumerate(zip(before, after, strict=True)):
-                gains = [n - o for o, n in zip(old.sizes, new.sizes, strict=True)]
-                slope = tuple(gain // change for gain in gains)
-                if any(gain % change for gain in gains) or found.get((b, i), slope) != slope:
-                    return None
-                if any(slope):
-                    found[b, i] = slope
-    return found
-
-
-def _kind(kernel: Kernel) -> tuple[object, ...]:
-    return kernel.op, kernel.dtype, kernel.epilogue, kernel.extra, len(kernel.sizes)
+def _wide_kernel(
+    kernel: Kernel,
+    slopes: Mapping[int, tuple[Fraction, ...]],
+    changes: Mapping[int, int],
+    block: int,
+) -> WideKernel:
+    """Return a kernel of some widths as one of these widths changed."""
+    sizes = [Fraction(size) for size in kernel.sizes]
+    for group, slope in slopes.items():
+        gains = (changes.get(group, 0) * each for each in slope)
+        sizes = [size + gain for size, gain in zip(sizes, gains, strict=True)]
+    exact = tuple(map(float, sizes))
+    follows = tuple((group, tuple(map(float, slopes[group]))) for group in sorted(slopes))
+    return WideKernel(_sized(kernel, _whole(np.array(exact))), exact, follows, 1, block)
 
 
 class Pricer:

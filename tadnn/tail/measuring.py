@@ -1,9 +1,9 @@
 """The clock decides: a network's own stairs profiled, and rewrites measured, in rounds.
 
 A rewrite is the best of very many predictions, so it stands where the model is too hopeful. What
-is proposed is therefore measured, kernel by kernel and whole; the model learns from it, aims anew,
-and proposes again. In the end all proposals are measured beside the network, and the best of
-those that keep what was asked is taken.
+is proposed is therefore measured, kernel by kernel and whole, and what plain rounding gives beside
+it; the model learns from it, aims anew, and proposes again. In the end all proposals are measured
+beside the network, and the best of those that keep what was asked is taken.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from tadnn.latency import LatencyModel
 from tadnn.nets import Net
 from tadnn.profiling import Clock, Measurement, NetRun, measure
 from tadnn.progress import SILENT, Progress
-from tadnn.tail.flow import Flow
+from tadnn.tail.candidates import candidate_widths, coarse_step
+from tadnn.tail.flow import Flow, Group
 from tadnn.tail.rewrite import Rewrite, Rewriter
-from tadnn.tail.stairs import candidate_widths
 from tadnn.tail.widths import with_widths
 
 _VARIANTS: Final = 48
+_VECTOR: Final = 16
+"""Channels that fill whole vectors on every device of today."""
 _NARROWEST, _WIDEST = 0.4, 1.6
 ROUNDS: Final = 2
+_MULTIPLES: Final = (8, 16, 32)
+"""Of channels, that widths are rounded to by hand."""
 _AROUND: Final = (1.0, 1.02, 0.97, 0.94)
 """Budgets around the one aimed at, the last proposals."""
 _MOST_WRONG: Final = 1.5
@@ -40,22 +44,32 @@ def variants(flow: Flow, count: int = _VARIANTS, seed: int = 0) -> list[Net]:
     """Return the network with random widths around its own, the network itself first.
 
     Every variant is narrower or wider as a whole, each group a little differently, at widths
-    that a rewrite may choose: what a latency model learns on them is the network's stairs.
+    that a rewrite may choose: what a latency model learns on them is the network's stairs. In
+    every second one all widths fill half or whole vectors, at which a runtime may launch less:
+    of widths drawn one by one, hardly any layer would have such on both of its sides.
     """
     rng = np.random.default_rng(seed)
-    choices = {
-        group: np.array(candidate_widths(flow.groups[group], _NARROWEST, _WIDEST))
-        for group in flow.free
-    }
+    choices = [
+        {group: np.array(_choices(flow.groups[group], vector)) for group in flow.free}
+        for vector in (1, _VECTOR // 2, 1, _VECTOR)
+    ]
     nets = [flow.net]
-    for _ in range(count - 1 if choices else 0):
+    for n in range(count - 1 if flow.free else 0):
         scale = rng.uniform(_NARROWEST, _WIDEST)
         widths = {}
-        for group, values in choices.items():
+        for group, values in choices[n % len(choices)].items():
             wanted = flow.groups[group].width * scale * rng.uniform(0.8, 1.25)
             widths[group] = int(values[np.argmin(np.abs(values - wanted))])
         nets.append(with_widths(flow, widths))
     return nets
+
+
+def _choices(group: Group, vector: int) -> list[int]:
+    if vector == 1:
+        return candidate_widths(group, _NARROWEST, _WIDEST)
+    step = coarse_step(group, vector)
+    found = candidate_widths(group, _NARROWEST, _WIDEST, step)
+    return [width for width in found if width % step == 0] or found
 
 
 @dataclass(frozen=True)
@@ -89,6 +103,17 @@ class Goal:
                 return rewriter.widened(aim)
             case "fastest":
                 return rewriter.fastest()
+
+    def rounded(self, rewriter: Rewriter) -> list[Rewrite]:
+        """Return the network with widths rounded as people do, where that may meet the goal."""
+        found = [rewriter.rounded(step, up) for step in _MULTIPLES for up in (True, False)]
+        return [p for p in found if self.kind == "budget" or self._keeps(rewriter, p)]
+
+    def _keeps(self, rewriter: Rewriter, proposal: Rewrite) -> bool:
+        if self.kind == "fastest":
+            return proposal.gain >= 0
+        now = {group.name: group.width for group in rewriter.flow.groups}
+        return all(width >= now[name] for name, width in proposal.widths.items())
 
     def around(self, rewriter: Rewriter, share: float) -> list[Rewrite]:
         """Return rewrites for shares around one, those that can be met."""
@@ -161,46 +186,74 @@ def refine(
     Raises:
         RequestError: a goal's share isn't positive, or the narrowest network needs more.
     """
-    aims = {goal: goal.share for goal in goals}
-    tried: dict[Goal, list[Rewrite]] = {goal: [] for goal in goals}
+    # The second line is insurance: where the model sees no edges, whole vectors are a fair guess.
+    lines = [_Line(goal, vector, goal.share) for goal in goals for vector in (1, _VECTOR // 2)]
+    tried = {goal: {p.net.key: p for p in goal.rounded(rewriter)} for goal in goals}
+    measured: set[str] = set()
     for _ in range(rounds):
-        proposed = {goal: _proposal(goal, rewriter, aims[goal]) for goal in goals}
-        new = {goal: p for goal, p in proposed.items() if not _is_known(p, tried[goal])}
+        proposed = [(line, line.proposal(rewriter)) for line in lines]
+        for line, proposal in proposed:
+            if proposal is not None:
+                tried[line.goal].setdefault(proposal.net.key, proposal)
+        nets = {key: p.net for found in tried.values() for key, p in found.items()}
+        new = [net for key, net in nets.items() if key not in measured]
         if not new:
             break
-        for goal, proposal in new.items():
-            tried[goal].append(proposal)
-        nets = list({p.net.key: p.net for p in new.values()}.values())
-        runs = [NetRun(net, rewriter.batch) for net in (rewriter.net, *nets)]
+        measured |= nets.keys()
+        runs = [NetRun(net, rewriter.batch) for net in (rewriter.net, *new)]
         level, *times = measure(clock, runs, progress=progress)
         seen = {
             net.key: time.latency_us / level.latency_us
-            for net, time in zip(nets, times, strict=True)
+            for net, time in zip(new, times, strict=True)
         }
-        rewriter = rewriter.on(relearn(nets))
-        for goal, proposal in new.items():
-            latency = rewriter.model.predict_net(proposal.net, rewriter.batch).latency_ms
-            said = latency * 1e3 / rewriter.present_us
-            wrong = float(np.clip(seen[proposal.net.key] / said, 1 / _MOST_WRONG, _MOST_WRONG))
-            aims[goal] = goal.share / wrong
+        rewriter = rewriter.on(relearn(new))
+        for line, proposal in proposed:
+            if proposal is not None and proposal.net.key in seen:
+                line.correct(proposal, seen[proposal.net.key], rewriter)
     proposals = {
-        goal: [*(_told(p, rewriter) for p in tried[goal]), *goal.around(rewriter, aims[goal])]
+        goal: [
+            *(_told(p, rewriter) for p in tried[goal].values()),
+            *(p for line in lines if line.goal == goal for p in line.around(rewriter)),
+        ]
         for goal in goals
     }
     return Refined(rewriter, decide(clock, rewriter.net, proposals, rewriter.batch, progress))
 
 
-def _proposal(goal: Goal, rewriter: Rewriter, aim: float) -> Rewrite:
-    try:
-        return goal.propose(rewriter, aim)
-    except RequestError:
-        if aim == goal.share:
-            raise
-        return goal.propose(rewriter)  # corrected, the model says that there is none
+@dataclass
+class _Line:
+    """A goal aimed at in rounds, among widths that are multiples of a vector's channels."""
 
+    goal: Goal
+    vector: int
+    aim: float
 
-def _is_known(proposal: Rewrite, among: Sequence[Rewrite]) -> bool:
-    return any(proposal.net.key == other.net.key for other in among)
+    def proposal(self, rewriter: Rewriter) -> Rewrite | None:
+        """Return the next proposal; None where no widths of the vector's meet the goal.
+
+        Raises:
+            RequestError: the narrowest network of any widths needs more.
+        """
+        rewriter = rewriter.coarse(self.vector)
+        # Corrected, the model may say that there is none: what it said at first then stands.
+        for aim in dict.fromkeys((self.aim, self.goal.share)):
+            try:
+                return self.goal.propose(rewriter, aim)
+            except RequestError:
+                if aim == self.goal.share and self.vector == 1:
+                    raise
+        return None
+
+    def correct(self, proposal: Rewrite, seen: float, rewriter: Rewriter) -> None:
+        """Aim anew, after a proposal took a share ``seen`` of the network's latency."""
+        latency = rewriter.model.predict_net(proposal.net, rewriter.batch).latency_ms
+        said = latency * 1e3 / rewriter.present_us
+        wrong = float(np.clip(seen / said, 1 / _MOST_WRONG, _MOST_WRONG))
+        self.aim = self.goal.share / wrong
+
+    def around(self, rewriter: Rewriter) -> list[Rewrite]:
+        """Return the last proposals."""
+        return self.goal.around(rewriter.coarse(self.vector), self.aim)
 
 
 def _told(proposal: Rewrite, rewriter: Rewriter) -> Rewrite:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,10 +14,11 @@ from tadnn.errors import RequestError
 from tadnn.latency import LatencyModel
 from tadnn.nets import Net
 from tadnn.tail.budget import Chosen, WidthProblem
+from tadnn.tail.candidates import NARROWEST, WIDEST, candidate_widths, coarse_step
 from tadnn.tail.capacity import CAPACITIES, Capacity, Importance, flops_gain, parameter_gain
 from tadnn.tail.cost import Pricer, width_costs
 from tadnn.tail.flow import Flow, follow
-from tadnn.tail.stairs import NARROWEST, WIDEST, Stairs, candidate_widths, finest_step, stairs
+from tadnn.tail.stairs import Stairs, stairs
 from tadnn.tail.widths import with_widths
 
 _MOST_EDGES: Final = 36
@@ -58,9 +60,11 @@ class Rewriter:
         importance: of every channel by group, for that capacity.
         narrowest: the least share of its width that a group may keep, 0 to 1.
         widest: the greatest multiple of its width that a group may get, at least 1.
+        vector: groups that change get multiples of it, heads aside, at least 1.
 
     Raises:
-        RequestError: an unknown capacity, ``importance`` without any, or bounds out of order.
+        RequestError: an unknown capacity, ``importance`` without any, bounds out of order, or no
+            vector.
     """
 
     def __init__(
@@ -72,7 +76,10 @@ class Rewriter:
         importance: Mapping[int, np.ndarray] | None = None,
         narrowest: float = NARROWEST,
         widest: float = WIDEST,
+        vector: int = 1,
     ) -> None:
+        if vector < 1:
+            raise RequestError(f"vector is a number of channels, at least 1; got {vector}")
         if not 0 <= narrowest <= 1 <= widest <= _WIDEST_EVER:
             raise RequestError(
                 f"widths go from a share of at most 1 to a multiple of 1 to {_WIDEST_EVER}; "
@@ -87,7 +94,7 @@ class Rewriter:
         self.pricer = Pricer(model)
         self.costs = width_costs(self.flow, model, batch)
         self._kind, self._importance = capacity, importance
-        self._range = narrowest, widest
+        self._range, self._vector = (narrowest, widest), vector
 
     @cached_property
     def weights(self) -> Capacity:
@@ -112,7 +119,7 @@ class Rewriter:
                 self.costs,
                 self.pricer,
                 group,
-                candidate_widths(self.flow.groups[group], *self._range),
+                candidate_widths(self.flow.groups[group], *self._range, self._step(group)),
             )
             for group in self.costs.free
         }
@@ -124,7 +131,15 @@ class Rewriter:
 
     def on(self, model: LatencyModel) -> Rewriter:
         """Return the same on another latency model."""
-        return type(self)(self.net, model, self.batch, self._kind, self._importance, *self._range)
+        return self._like(model, self._vector)
+
+    def coarse(self, vector: int) -> Rewriter:
+        """Return the same with widths that are multiples of a vector's channels only."""
+        return self._like(self.model, vector)
+
+    def _like(self, model: LatencyModel, vector: int) -> Rewriter:
+        kind, important = self._kind, self._importance
+        return type(self)(self.net, model, self.batch, kind, important, *self._range, vector)
 
     def widened(self, share: float = 1.0) -> Rewrite:
         """Return the widest network that is no slower; no group gets narrower.
@@ -173,6 +188,23 @@ class Rewriter:
             return self._unchanged()
         return self._rewrite(chosen)
 
+    def rounded(self, step: int, up: bool) -> Rewrite:
+        """Return the network with all widths at multiples of a number of channels, as people do.
+
+        Heads stay, and what a layer norm reads doesn't grow.
+
+        Args:
+            step: the number of channels.
+            up: to the next multiple above; below otherwise.
+        """
+        widths = {}
+        for group in self.costs.free:
+            now, unit = self.flow.groups[group].width, coarse_step(self.flow.groups[group], step)
+            width = -(-now // unit) * unit if up else max(unit, now // unit * unit)
+            widths[group] = now if width > now and self._normed(group) else width
+        changes = {group: width - self.flow.groups[group].width for group, width in widths.items()}
+        return self._rewrite(Chosen(widths, 0.0, self.capacity.at(changes), None))
+
     def _edges(self) -> dict[int, list[int]]:
         """Return the widths of every group that are worth choosing; normed ones don't grow.
 
@@ -191,9 +223,13 @@ class Rewriter:
 
     def _may_stay(self, found: Stairs) -> bool:
         others = np.delete(found.widths, found.present)
-        if self.costs.exact or not len(others):
+        if not len(others) or (self.costs.exact and self._vector == 1):
             return True
         return bool(found.widths[found.present] % np.gcd.reduce(others) == 0)
+
+    def _step(self, group: int) -> int:
+        coarse = coarse_step(self.flow.groups[group], self._vector)
+        return math.lcm(self.costs.steps[group], coarse)
 
     def _normed(self, group: int) -> bool:
         return self.flow.groups[group].normed
@@ -219,7 +255,7 @@ class Rewriter:
     def _near(self, group: int, width: int, candidates: Sequence[int]) -> list[int]:
         at = candidates.index(width)
         low, high = candidates[max(0, at - 1)], candidates[min(at + 1, len(candidates) - 1)]
-        step = finest_step(self.flow.groups[group])
+        step = self._step(group)
         while (high - low) // step > _MOST_NEAR:
             step *= 2
         between = range(-(-low // step) * step, high + 1, step)

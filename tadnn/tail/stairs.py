@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,16 +9,9 @@ from typing import Final
 import numpy as np
 
 from tadnn.tail.cost import Pricer, WidthCosts
-from tadnn.tail.flow import Group
 
-NARROWEST: Final = 0.5
-WIDEST: Final = 2.0
-"""How far widths may go from where they are, as a rule: capacity alone would starve some layers
-and swell others, which no measure of capacity sees."""
 FREE: Final = 0.01
 """The share of a latency that nobody notices: clocks hardly repeat themselves better."""
-_FINEST: Final = 4
-_MOST_WIDTHS: Final = 72
 
 
 @dataclass(frozen=True)
@@ -55,31 +47,6 @@ class Stairs:
         """The deviation of the difference from the present width, [n]."""
         row: np.ndarray = self.deviation_us[self.present]
         return row
-
-
-def candidate_widths(
-    group: Group, narrowest: float = NARROWEST, widest: float = WIDEST
-) -> list[int]:
-    """Return widths from ``narrowest`` to ``widest`` times the present one, that one among them.
-
-    Steps are the least multiple of the grain of at least 4 that keeps their number small.
-    Edges lie at multiples of vectors and tiles, which the steps divide.
-    """
-    most = max(group.width, int(widest * group.width))
-    step = finest_step(group)
-    while most // step > _MOST_WIDTHS:
-        step *= 2
-    least = max(step, math.ceil(narrowest * group.width / step) * step)
-    return sorted({*range(least, most + 1, step), group.width})
-
-
-def finest_step(group: Group) -> int:
-    """Return the least distance of widths that are looked at: a multiple of the grain."""
-    step = group.grain
-    if group.width >= 4 * _FINEST:
-        while step < _FINEST:
-            step *= 2
-    return step
 
 
 def stairs(costs: WidthCosts, pricer: Pricer, group: int, widths: Sequence[int]) -> Stairs:
