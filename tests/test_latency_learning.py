@@ -11,7 +11,7 @@ import pytest
 from latency_fakes import SETTING, conv, pool, small_nets
 
 from tadnn.errors import RequestError, TableError, Unwritable
-from tadnn.kernels import Kernel, read_kernel_table
+from tadnn.kernels import Kernel, KernelRow, read_kernel_table
 from tadnn.latency import (
     Budget,
     LatencyModel,
@@ -22,6 +22,7 @@ from tadnn.latency import (
     learn,
     learning,
     load_latency_model,
+    measuring,
 )
 from tadnn.nets import BlockBuilder, Net, ReLU, block
 from tadnn.profiling import FakeClock, NetRun, ProfileDatabase, Subject, Timed
@@ -103,7 +104,7 @@ def test_what_was_learned_holds_for_other_networks(
     exact = [NetTiming(net, 1, clock.true_us(NetRun(net)) / 1e3) for net in fresh]
     assert evaluate_nets(model, exact)["overall"]["mape"] < 5
     judged = evaluate_kernels(
-        model, [learning.KernelRow(k, clock.kernel_us(k)) for k in pool(fresh)]
+        model, [KernelRow(k, clock.kernel_us(k)) for k in pool(fresh)]
     )
     assert judged["overall"]["mape"] < 10
     assert judged["by_op"]["conv2d"]["spearman"] > 0.97
@@ -219,7 +220,7 @@ def test_an_interruption_among_the_networks_keeps_kernels_and_networks(
 def test_the_database_may_know_kernels_of_other_spaces(database: ProfileDatabase) -> None:
     clock = Recorded()
     others = [conv(k, 7, 9) for k in range(8, 24)]
-    learning.measure(
+    measuring.measure(
         clock,
         others,
         on_result=lambda k, m: database.add_kernels("cpu-fake", SETTING, {}, {k: m}),  # type: ignore[dict-item]
@@ -259,13 +260,13 @@ def test_the_rounds_share_the_time(
     database: ProfileDatabase, ticking: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, bool]] = []
-    plan = learning.next_kernels
+    plan = measuring.next_kernels
 
     def planned(*args, **more):  # type: ignore[no-untyped-def]
         seen.append((len(args[1]), args[2] is not None))
         return plan(*args, **more)
 
-    monkeypatch.setattr(learning, "next_kernels", planned)
+    monkeypatch.setattr(measuring, "next_kernels", planned)
     run(Recorded(tick=ticking), database, Budget(100_000, 0, minutes=2))
     spread = [known for known, unsure in seen if not unsure]
     refined = [known for known, unsure in seen if unsure]

@@ -9,8 +9,8 @@ from optuna.trial import TrialState
 
 from tadnn.search.entrants import Entrant, Plan, StageResult
 from tadnn.search.frontier import STARTUP, Candidate, History, Proposer
-from tadnn.search.frontier.candidates import ParameterCandidates
 from tadnn.search.frontier.fidelity import Layered, learned
+from tadnn.search.frontier.parameters import ParameterCandidates
 from tadnn.search.frontier.surrogate import Surrogate
 from tadnn.search.stage_history import foreseen_losses, stage_history
 

@@ -8,10 +8,11 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from search_fakes import deep_space
 
 from tadnn.pareto import hypervolume
-from tadnn.search.frontier.candidates import ParameterCandidates, SpaceCandidates
+from tadnn.search.frontier.candidates import SpaceCandidates
 from tadnn.search.frontier.encoding import Encoding, Variable
 from tadnn.search.frontier.improvement import Improvement
-from tadnn.search.frontier.proposing import _thinned
+from tadnn.search.frontier.judging import _thinned
+from tadnn.search.frontier.parameters import ParameterCandidates
 from tadnn.search.frontier.surrogate import Surrogate, _best_fit, _Spectrum, _stacked
 
 

@@ -11,7 +11,8 @@ from tadnn.latency.fitting import (
     calibrate_nets,
     fit_kernels,
 )
-from tadnn.latency.learning import Budget, learn
+from tadnn.latency.learning import learn
+from tadnn.latency.measuring import Budget
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.prediction import KernelPredictions, KernelShare, NetPrediction, to_json
 from tadnn.latency.scoring import BlockScorer, score

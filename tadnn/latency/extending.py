@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tadnn.kernels import Kernel
 from tadnn.latency.fitting import NetTiming, calibrate_nets, fit_kernels
-from tadnn.latency.learning import measure_and_store, observe_and_store, rows_of
+from tadnn.latency.measuring import measure_and_store, observe_and_store, rows_of
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import FEWEST_NETS
 from tadnn.latency.storage import save_latency_model

@@ -16,12 +16,13 @@ from tadnn.errors import RequestError, TadnnError
 from tadnn.search.frontier.candidates import (
     Candidate,
     Candidates,
-    ParameterCandidates,
     PoolCandidates,
     SpaceCandidates,
 )
 from tadnn.search.frontier.encoding import Floats, Point
-from tadnn.search.frontier.proposing import STARTUP, History, Measure, Proposer
+from tadnn.search.frontier.judging import History
+from tadnn.search.frontier.parameters import ParameterCandidates
+from tadnn.search.frontier.proposing import STARTUP, Measure, Proposer
 
 if TYPE_CHECKING:
     from optuna.study import Study
