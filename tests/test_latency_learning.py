@@ -103,9 +103,7 @@ def test_what_was_learned_holds_for_other_networks(
     fresh = small_nets(30, 77)
     exact = [NetTiming(net, 1, clock.true_us(NetRun(net)) / 1e3) for net in fresh]
     assert evaluate_nets(model, exact)["overall"]["mape"] < 5
-    judged = evaluate_kernels(
-        model, [KernelRow(k, clock.kernel_us(k)) for k in pool(fresh)]
-    )
+    judged = evaluate_kernels(model, [KernelRow(k, clock.kernel_us(k)) for k in pool(fresh)])
     assert judged["overall"]["mape"] < 10
     assert judged["by_op"]["conv2d"]["spearman"] > 0.97
 

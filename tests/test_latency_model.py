@@ -274,6 +274,27 @@ def test_no_term_is_ever_negative(seed: int) -> None:
     assert fitted.latency_us(NetCost(1.0, 1, 1.0)) > 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_profiler_adds_to_every_kernel_is_taken_off(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    added = 5.5
+    launches = rng.integers(18, 95, 24)
+    true = launches * rng.uniform(1, 12, 24)
+    costs = [
+        NetCost(float(t + added * n), int(n), float(rng.uniform(0.05, 0.5)))
+        for t, n in zip(true, launches, strict=True)
+    ]
+    us = (20 + true) * rng.normal(1, 0.03, 24)
+    fitted = fit_nets(costs, us, observed=True)
+    assert fitted.gap_us == pytest.approx(-added, rel=0.15)
+    assert fitted.scale == pytest.approx(1, abs=0.15)
+    assert fitted.held_out["mape"] < 8
+    assert fitted.held_out["mape"] < 0.6 * fit_nets(costs, us).held_out["mape"]
+    assert fit_nets(costs, us).gap_us >= 0, "kernels that were timed alone have nothing added"
+    # A network of kernels that hardly differ from what the profiler adds.
+    assert fitted.latency_us(NetCost(100 * added, 100, 0.0)) > 0
+
+
 def test_each_networks_error_is_from_a_fit_without_it() -> None:
     clock = FakeClock(SETTING, noise=0.0)
     nets = various(7)

@@ -18,7 +18,7 @@ from tadnn.latency.nets import FEWEST_NETS, NetCalibration, fit_nets
 from tadnn.latency.op_fitting import fit_op
 from tadnn.latency.op_model import OpModel
 from tadnn.nets import Net
-from tadnn.runtimes import Setting
+from tadnn.runtimes import Setting, find_runtime
 
 FEWEST_KERNELS: Final = 10
 
@@ -111,7 +111,8 @@ def calibrate_nets(model: LatencyModel, timings: Sequence[NetTiming]) -> Latency
     if len(timings) < FEWEST_NETS:
         raise TableError(f"at least {FEWEST_NETS} networks tell the gaps; got {len(timings)}")
     costs = [model.cost(timing.net, timing.batch) for timing in timings]
-    nets = fit_nets(costs, np.array([timing.latency_ms * 1e3 for timing in timings]))
+    observed = find_runtime(model.setting.runtime).observed
+    nets = fit_nets(costs, np.array([t.latency_ms * 1e3 for t in timings]), observed)
     # Architectures that a fit has seen measured mustn't be what it is judged by later.
     keys = sorted({timing.net.key for timing in timings})
     card = replace(model.card, data={**model.card.data, "calibration_nets": keys})

@@ -6,7 +6,9 @@ and measured alone a kernel finds its data in cache. Per runtime and device
     net = base + scale * sum of kernels + gap * launches
         + a * weight bytes + b * bytes of large outputs
 
-with coefficients that can't be negative, fitted on whole networks. A GPU works while the
+with coefficients fitted on whole networks. They can't be negative, but for the gap of a runtime
+whose kernels its own profiler tells: it counts what it adds to every kernel itself, some
+microseconds that no network without a profiler takes. A GPU works while the
 host goes on launching: where kernels are short, the host's time per launch is what is waited
 for, and the two blend smoothly where they are alike. On CPUs a tensor
 of 128 KiB or more is fresh memory from the system, page by page, which costs more
@@ -35,6 +37,8 @@ page take some 100 us."""
 _NOISE: Final = 0.03
 _LEAST_NOISE: Final = 0.002
 _ROUNDS: Final = 4
+_LEAST_SHARE: Final = 0.1
+"""Of kernels, that is left of them at least when what a profiler added is taken off."""
 _UNCALIBRATED: Final = 0.15
 """The relative deviation of a sum of kernels that was never checked against a network."""
 
@@ -72,7 +76,7 @@ class NetCalibration:
     Attributes:
         base_us: per run.
         scale: times the sum of kernels.
-        gap_us: per launch.
+        gap_us: per launch; negative where kernels were told by a profiler that adds to them.
         weights_us: per 1e6 bytes of weights.
         large_us: per 1e6 bytes of large outputs.
         host_us: per launch, on the host, while the device works.
@@ -97,6 +101,9 @@ class NetCalibration:
             + self.weights_us * cost.weight_mb
             + self.large_us * cost.large_mb
         )
+        if self.gap_us < 0:
+            # Kernels smaller than any that were calibrated with still take something.
+            device = max(device, _LEAST_SHARE * self.scale * cost.kernels_us)
         if self.host_us:
             device = float(overlapped(device, self.host_us * cost.launches))
         return self.base_us + device
@@ -142,7 +149,9 @@ def overlapped(device_us: np.ndarray | float, host_us: np.ndarray | float) -> np
     return both
 
 
-def fit_nets(costs: list[NetCost], latency_us: np.ndarray) -> NetCalibration:
+def fit_nets(
+    costs: list[NetCost], latency_us: np.ndarray, observed: bool = False
+) -> NetCalibration:
     """Fit to measured networks, minimising relative errors.
 
     Each network's error is taken from a fit without it; these are reported.
@@ -150,41 +159,44 @@ def fit_nets(costs: list[NetCost], latency_us: np.ndarray) -> NetCalibration:
     Args:
         costs: what the networks are made of.
         latency_us: measured, [n]; n >= :data:`FEWEST_NETS`.
+        observed: whether the kernels' latencies come from a profiler of whole networks.
     """
-    held_out = np.array(
-        [
-            _fit([c for j, c in enumerate(costs) if j != i], np.delete(latency_us, i)).latency_us(
-                costs[i]
-            )
-            for i in range(len(costs))
-        ]
-    )
+    held_out = np.empty(len(costs))
+    for i, cost in enumerate(costs):
+        others = [*costs[:i], *costs[i + 1 :]]
+        held_out[i] = _fit(others, np.delete(latency_us, i), observed).latency_us(cost)
     error = held_out / latency_us - 1
     sigma = max(0.01, float(np.sqrt(np.mean(error**2))))
-    fitted = _fit(costs, latency_us)
+    fitted = _fit(costs, latency_us, observed)
     return replace(fitted, sigma=sigma, held_out=error_summary(held_out, latency_us))
 
 
-def _fit(costs: list[NetCost], latency_us: np.ndarray) -> NetCalibration:
-    """Return the most probable coefficients under a normal prior, none of them negative.
+def _fit(costs: list[NetCost], latency_us: np.ndarray, observed: bool) -> NetCalibration:
+    """Return the most probable coefficients under a normal prior, within their bounds.
 
     Networks that are narrower and wider forms of one another have more of everything at once:
     they fit as well without the kernels' sum, and then say nothing about widths. What the
     coefficients can be is known; timings move them as far as their noise allows.
     """
-    from scipy.optimize import nnls
+    from scipy.optimize import lsq_linear
 
     design = np.array(
         [[1.0, c.kernels_us, float(c.launches), c.weight_mb, c.large_mb] for c in costs]
     )
     rows = design / latency_us[:, None]
     n, d = rows.shape
+    least = np.zeros(d)
+    if observed:  # of no network's kernels less than a share is left
+        mean_us = min(c.kernels_us / c.launches for c in costs)
+        least[2] = -(1 - _LEAST_SHARE) * mean_us
     noise = _NOISE
     for _ in range(_ROUNDS):
-        solution, _ = nnls(
+        solution = lsq_linear(
             np.concatenate([rows / noise, np.diag(1 / _PRIOR_DEVIATION)]),
             np.concatenate([np.full(n, 1 / noise), _PRIOR / _PRIOR_DEVIATION]),
-        )
+            bounds=(least, np.full(d, np.inf)),
+            method="bvls",
+        ).x
         # Few networks are fitted closely whatever their noise is.
         seen = float(np.sum((rows @ solution - 1) ** 2))
         noise = max(_LEAST_NOISE, float(np.sqrt((seen + d * _NOISE**2) / (n + d))))
