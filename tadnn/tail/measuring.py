@@ -272,7 +272,7 @@ def decide(
     """Measure proposals beside the network, all in turns; return the best that fits each goal.
 
     That is the fastest, or the one of the most gain that takes the goal's share of the network's
-    measured latency; the difference of the network from itself is forgiven.
+    measured latency; where none does, the difference of the network from itself is forgiven.
 
     Args:
         clock: device and setting.
@@ -300,9 +300,12 @@ def decide(
 def _decided(
     goal: Goal, rewrites: Sequence[Rewrite], measured: Mapping[str, Measurement], nothing: Decision
 ) -> Decision:
-    most = nothing.level_us * (goal.share + nothing.noise)
-    fitting = [p for p in rewrites if measured[p.net.key].latency_us <= most]
-    if not fitting:
+    for forgiven in (0.0, nothing.noise):
+        most = nothing.level_us * (goal.share + forgiven)
+        fitting = [p for p in rewrites if measured[p.net.key].latency_us <= most]
+        if fitting:
+            break
+    else:
         return nothing
     if goal.kind == "fastest":
         best = min(fitting, key=lambda p: measured[p.net.key].latency_us)
