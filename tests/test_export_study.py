@@ -184,6 +184,7 @@ def test_measuring_can_be_left_out(here, export, fast):
     assert said["unmeasured"] == "the search had measured it"
     assert "measured in the search" in err
     assert "| measured when | in the search, among its finalists |" in card
+    assert "| measured again for this export | no: the search had measured it |" in card
     assert "re-measuring" not in err
 
 

@@ -99,8 +99,10 @@ def _latency(card: CardFacts) -> Iterator[tuple[str, str]]:
         yield what.removeprefix("the "), rest
     if card.measuring is not None:
         yield "measured when", card.measuring
-    if card.unmeasured is not None:
+    if card.unmeasured is not None and card.measured is None:
         yield "not measured for this export", card.unmeasured
+    elif card.unmeasured is not None:
+        yield "measured again for this export", f"no: {card.unmeasured}"
     if card.against_itself is not None:
         yield "measured twice", f"the two differ by {card.against_itself:.1f} % at most"
     if card.in_search is not None:
