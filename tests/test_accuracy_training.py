@@ -181,6 +181,8 @@ def test_weights_that_are_not_finite_are_named(few):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"epochs": math.inf}, "epochs is a whole number"),
+        ({"epochs": 1.5}, "epochs is a whole number"),
         ({"epochs": 0}, "epochs is a whole number, at least 1, or a share"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"patience": 0}, "patience must be at least 1"),

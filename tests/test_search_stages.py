@@ -293,6 +293,8 @@ def trains(*epochs, keep=0.5):
         ({"stages": trains(1, 2, keep=0)}, r"stages.0.keep must be greater than 0; received 0"),
         ({"stages": trains(1, 2, keep=1.5)}, "must be less than or equal to 1; received 1.5"),
         ({"stages": trains(1, 2, keep=math.nan)}, "stages.0.keep must be finite; received nan"),
+        ({"stages": trains(math.inf, 2)}, "stages.0.train.epochs must be"),
+        ({"stages": trains(1.5, 2)}, "stages.0.train.epochs must be a whole number"),
         ({"stages": trains(0, 2)}, "stages.0.train.epochs must be a whole number, at least 1"),
         ({"stages": [{"keep": 0.5}, STAGES[2]]}, "stages.0 takes exactly one of proxy and train"),
         ({"stages": [{"proxi": "zen"}, STAGES[2]]}, "stages.0.proxi; did you mean 'proxy'"),

@@ -21,7 +21,7 @@ from tadnn.accuracy.proxies import (
 )
 from tadnn.accuracy.registry import SOURCES, load_dataset, require_dataset
 from tadnn.accuracy.splitting import stratified_split
-from tadnn.accuracy.training import TrainResult, train
+from tadnn.accuracy.training import TrainResult, checked_epochs, train
 
 __all__ = [
     "ENSEMBLES",
@@ -36,6 +36,7 @@ __all__ = [
     "TrainResult",
     "aggregate",
     "agreement",
+    "checked_epochs",
     "checked_score",
     "evaluate",
     "evaluate_proxy",

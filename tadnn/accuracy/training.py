@@ -168,13 +168,25 @@ def _reproducible(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def _check(
-    module: nn.Module, epochs: float, batch_size: int, learning_rate: float, patience: int | None
-) -> None:
-    if not (0 < epochs < 1 or (epochs >= 1 and epochs == int(epochs))):
+def checked_epochs(epochs: float) -> float:
+    """Return how many epochs a training has: a whole number, or a share of one.
+
+    Raises:
+        RequestError: it is neither.
+    """
+    if 0 < epochs < 1:
+        return epochs
+    if not (1 <= epochs < math.inf and epochs == int(epochs)):
         raise RequestError(
             f"epochs is a whole number, at least 1, or a share above 0 of one; received {epochs}"
         )
+    return int(epochs)
+
+
+def _check(
+    module: nn.Module, epochs: float, batch_size: int, learning_rate: float, patience: int | None
+) -> None:
+    checked_epochs(epochs)
     counts = {"batch_size": batch_size}
     if patience is not None:
         counts["patience"] = patience

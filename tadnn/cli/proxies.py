@@ -31,7 +31,9 @@ def proxies(
     ] = None,
     dataset: Annotated[str | None, typer.Option(help="Whose images are looked at.")] = None,
     n: Annotated[int, typer.Option("--n", help="Size of the sample that is trained.")] = 40,
-    epochs: Annotated[int, typer.Option(min=1, help="How long each is trained.")] = 1,
+    epochs: Annotated[
+        float, typer.Option(help="How long each is trained; below 1, on a share of the images.")
+    ] = 1,
     shape: Input = None,
     classes: Annotated[int | None, typer.Option(min=1, help="Outputs, without data.")] = None,
     batch: Annotated[
@@ -49,6 +51,7 @@ def proxies(
     Of a list (a column per choice or arch_str) where it has a column accuracy; of a sample after
     a short training on the data set: then one is recommended, and studies with proxy: auto use it.
     """
+    from tadnn.accuracy import checked_epochs
     from tadnn.search import (
         physical_cores,
         proxy_records,
@@ -71,7 +74,8 @@ def proxies(
         else:
             _print_agreement(record, f"{archs}: {record['n']} networks of {target}")
         return
-    task = _task(target, dataset, input_shape(shape), classes, seed, batch, epochs)
+    length = checked_epochs(epochs)
+    task = _task(target, dataset, input_shape(shape), classes, seed, batch, length)
     if task.dataset is None:
         raise RequestError(
             "proxies takes --archs LIST.csv to score a list, or --dataset D to train a sample; "
@@ -81,7 +85,7 @@ def proxies(
     if json:
         print_json(record)
         return
-    title = f"{record['n']} networks of {target} after {epochs} epoch(s) on {task.dataset}"
+    title = f"{record['n']} networks of {target} after {length} epoch(s) on {task.dataset}"
     _print_agreement(record, title)
     if record["failed"]:
         say(f"note: {record['failed']} networks could not be trained; they are ranked last")
@@ -96,7 +100,7 @@ def _task(
     classes: int | None,
     seed: int,
     batch: int | None,
-    epochs: int | None = None,
+    epochs: float | None = None,
 ) -> Task:
     """Return what is scored, with the shapes that its networks have.
 

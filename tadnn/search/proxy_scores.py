@@ -52,7 +52,7 @@ class Task:
     dataset: str | None = None
     seed: int = 0
     batch_size: int | None = None
-    epochs: int | None = None
+    epochs: float | None = None
 
     def space(self) -> Space:
         """Return the space."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -34,7 +35,7 @@ Share = Annotated[float, Strict(), Field(gt=0, le=1, allow_inf_nan=False)]
 def _length(epochs: float) -> float:
     if 0 < epochs < 1:
         return epochs
-    if epochs < 1 or epochs != round(epochs):
+    if not (1 <= epochs < math.inf and epochs == round(epochs)):
         raise ValueError("must be a whole number, at least 1, or a share above 0 of one epoch")
     return round(epochs)
 
