@@ -259,6 +259,8 @@ def test_dead_and_identical_cells_are_ranked_last(in_tmp_path, capsys):
         (["resnet", "--dataset", "digit"], "unknown data set 'digit'"),
         (["resnet", "--dataset", "digits", "--n", "4"], "at least 5 networks; received a sample"),
         (["resnet", "--dataset", "digits", "--classes", "9"], "classes are those of the data"),
+        (["resnet", "--dataset", "digits", "--epochs", "1.5"], "epochs is a whole number"),
+        (["resnet", "--dataset", "digits", "--epochs", "0"], "epochs is a whole number"),
     ],
 )
 def test_what_cannot_be_done_is_refused(in_tmp_path, capsys, words, message):
@@ -281,6 +283,9 @@ def test_a_sample_is_trained_once_and_recommends(in_tmp_path, capsys):
     assert command(words) == 0
     assert f"recommended: {record['recommended']['name']}" in capsys.readouterr().out
     assert [p.stat().st_mtime_ns for p in kept if p.name != "proxy.json"] == times
+    assert command([*words, "--epochs", "0.25", "--json"]) == 0
+    shorter = json.loads(capsys.readouterr().out)
+    assert (shorter["epochs"], record["epochs"]) == (0.25, 1)
 
 
 AUTO = {"latency_model": None, "objectives": ["flops", "accuracy"], "finalists": None, "trials": 3}
