@@ -42,11 +42,18 @@ def test_onnxruntime_pools_gates_in_blocks_at_whole_vectors_only():
     assert set(plain.steps) == set(costs.steps) == set(costs.free)
 
 
-@pytest.mark.parametrize("name", [*nets(), "gated"])
-@pytest.mark.parametrize("runtime", ["onnxruntime", "torch-eager"])
+# Of a grouped convolution, ONNX Runtime lays 16 channels a group out in blocks where both of its
+# sides have such: no step of one width tells that.
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        (name, runtime)
+        for name in (*nets(), "gated")
+        for runtime in ("onnxruntime", "torch-eager")
+        if (name, runtime) != ("grouped", "onnxruntime")
+    ],
+)
 def test_multiples_of_the_steps_launch_what_is_priced(name, runtime):
-    if (name, runtime) == ("grouped", "onnxruntime"):
-        pytest.skip("16 channels a group are laid out in blocks, which no step of one width tells")
     net = gated() if name == "gated" else nets()[name]
     flow = follow(net)
     costs = width_costs(flow, on(runtime))
