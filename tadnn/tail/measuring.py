@@ -189,9 +189,10 @@ def refine(
     # The second line is insurance: where the model sees no edges, whole vectors are a fair guess.
     lines = [_Line(goal, vector, goal.share) for goal in goals for vector in (1, _VECTOR // 2)]
     tried = {goal: {p.net.key: p for p in goal.rounded(rewriter)} for goal in goals}
+    coarse = {line.vector: rewriter.coarse(line.vector) for line in lines}
     measured: set[str] = set()
     for _ in range(rounds):
-        proposed = [(line, line.proposal(rewriter)) for line in lines]
+        proposed = [(line, line.proposal(coarse[line.vector])) for line in lines]
         for line, proposal in proposed:
             if proposal is not None:
                 tried[line.goal].setdefault(proposal.net.key, proposal)
@@ -207,13 +208,14 @@ def refine(
             for net, time in zip(new, times, strict=True)
         }
         rewriter = rewriter.on(relearn(new))
+        coarse = {vector: rewriter.coarse(vector) for vector in coarse}
         for line, proposal in proposed:
             if proposal is not None and proposal.net.key in seen:
                 line.correct(proposal, seen[proposal.net.key], rewriter)
     proposals = {
         goal: [
             *(_told(p, rewriter) for p in tried[goal].values()),
-            *(p for line in lines if line.goal == goal for p in line.around(rewriter)),
+            *(p for line in lines if line.goal == goal for p in line.around(coarse[line.vector])),
         ]
         for goal in goals
     }
@@ -231,10 +233,12 @@ class _Line:
     def proposal(self, rewriter: Rewriter) -> Rewrite | None:
         """Return the next proposal; None where no widths of the vector's meet the goal.
 
+        Args:
+            rewriter: of the vector's widths.
+
         Raises:
             RequestError: the narrowest network of any widths needs more.
         """
-        rewriter = rewriter.coarse(self.vector)
         # Corrected, the model may say that there is none: what it said at first then stands.
         for aim in dict.fromkeys((self.aim, self.goal.share)):
             try:
@@ -252,8 +256,8 @@ class _Line:
         self.aim = self.goal.share / wrong
 
     def around(self, rewriter: Rewriter) -> list[Rewrite]:
-        """Return the last proposals."""
-        return self.goal.around(rewriter.coarse(self.vector), self.aim)
+        """Return the last proposals, of a rewriter of the vector's widths."""
+        return self.goal.around(rewriter, self.aim)
 
 
 def _told(proposal: Rewrite, rewriter: Rewriter) -> Rewrite:

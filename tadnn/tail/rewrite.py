@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -60,11 +61,9 @@ class Rewriter:
         importance: of every channel by group, for that capacity.
         narrowest: the least share of its width that a group may keep, 0 to 1.
         widest: the greatest multiple of its width that a group may get, at least 1.
-        vector: groups that change get multiples of it, heads aside, at least 1.
 
     Raises:
-        RequestError: an unknown capacity, ``importance`` without any, bounds out of order, or no
-            vector.
+        RequestError: an unknown capacity, ``importance`` without any, or bounds out of order.
     """
 
     def __init__(
@@ -76,10 +75,7 @@ class Rewriter:
         importance: Mapping[int, np.ndarray] | None = None,
         narrowest: float = NARROWEST,
         widest: float = WIDEST,
-        vector: int = 1,
     ) -> None:
-        if vector < 1:
-            raise RequestError(f"vector is a number of channels, at least 1; got {vector}")
         if not 0 <= narrowest <= 1 <= widest <= _WIDEST_EVER:
             raise RequestError(
                 f"widths go from a share of at most 1 to a multiple of 1 to {_WIDEST_EVER}; "
@@ -94,7 +90,7 @@ class Rewriter:
         self.pricer = Pricer(model)
         self.costs = width_costs(self.flow, model, batch)
         self._kind, self._importance = capacity, importance
-        self._range, self._vector = (narrowest, widest), vector
+        self._range, self._vector = (narrowest, widest), 1
 
     @cached_property
     def weights(self) -> Capacity:
@@ -130,16 +126,40 @@ class Rewriter:
         return self.model.predict_net(self.net, self.batch).latency_ms * 1e3
 
     def on(self, model: LatencyModel) -> Rewriter:
-        """Return the same on another latency model."""
-        return self._like(model, self._vector)
+        """Return the same on another latency model of the same setting.
+
+        Raises:
+            RequestError: the model is of another setting.
+        """
+        if model.setting != self.model.setting:
+            raise RequestError(
+                f"a rewrite goes on in its setting, {self.model.setting.label}; got a latency "
+                f"model of {model.setting.label}"
+            )
+        made = self._without("stairs", "present_us")
+        made.model, made.pricer = model, Pricer(model)
+        return made
 
     def coarse(self, vector: int) -> Rewriter:
-        """Return the same with widths that are multiples of a vector's channels only."""
-        return self._like(self.model, vector)
+        """Return the same with widths that are multiples of a vector's channels only, heads aside.
 
-    def _like(self, model: LatencyModel, vector: int) -> Rewriter:
-        kind, important = self._kind, self._importance
-        return type(self)(self.net, model, self.batch, kind, important, *self._range, vector)
+        Raises:
+            RequestError: no vector.
+        """
+        if vector < 1:
+            raise RequestError(f"vector is a number of channels, at least 1; got {vector}")
+        if vector == self._vector:
+            return self
+        made = self._without("stairs")
+        made._vector = vector
+        return made
+
+    def _without(self, *derived: str) -> Rewriter:
+        """Return a copy that works out again what is named; what is launched stays known."""
+        made = copy(self)
+        for name in derived:
+            made.__dict__.pop(name, None)
+        return made
 
     def widened(self, share: float = 1.0) -> Rewrite:
         """Return the widest network that is no slower; no group gets narrower.
