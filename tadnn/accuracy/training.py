@@ -15,6 +15,7 @@ from tadnn.accuracy.dataset import Dataset, Split
 from tadnn.accuracy.evaluation import evaluate
 from tadnn.accuracy.modules import channels_last, device_of, require_finite_weights
 from tadnn.accuracy.steps import Steps
+from tadnn.epochs import EPOCHS, whole_or_share
 from tadnn.errors import RequestError, WorkFailed
 from tadnn.progress import SILENT, Progress
 
@@ -174,13 +175,10 @@ def checked_epochs(epochs: float) -> float:
     Raises:
         RequestError: it is neither.
     """
-    if 0 < epochs < 1:
-        return epochs
-    if not (1 <= epochs < math.inf and epochs == int(epochs)):
-        raise RequestError(
-            f"epochs is a whole number, at least 1, or a share above 0 of one; received {epochs}"
-        )
-    return int(epochs)
+    found = whole_or_share(epochs)
+    if found is None:
+        raise RequestError(f"epochs is {EPOCHS}; received {epochs}")
+    return found
 
 
 def _check(

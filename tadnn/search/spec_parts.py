@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -21,6 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tadnn.epochs import EPOCHS, whole_or_share
+
 #: An objective or a constraint on a further phase of a space is its name and one of these.
 LATENCY, LATENCY_MS = "_latency", "_latency_ms"
 
@@ -33,11 +34,10 @@ Share = Annotated[float, Strict(), Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 def _length(epochs: float) -> float:
-    if 0 < epochs < 1:
-        return epochs
-    if not (1 <= epochs < math.inf and epochs == round(epochs)):
-        raise ValueError("must be a whole number, at least 1, or a share above 0 of one epoch")
-    return round(epochs)
+    found = whole_or_share(epochs)
+    if found is None:
+        raise ValueError(f"must be {EPOCHS}")
+    return found
 
 
 class Part(BaseModel):
