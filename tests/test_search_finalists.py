@@ -16,6 +16,8 @@ from tadnn.search.target import resolve_trial
 
 SETTING = Setting(threads=1)
 
+pytestmark = pytest.mark.usefixtures("in_tmp_path")
+
 
 def members(*costs):
     return [{"trial": 10 + i, "net_key": f"net{i}", "cost": c} for i, c in enumerate(costs)]
@@ -70,7 +72,7 @@ def record_of(*pairs):
 
 
 class Study:
-    user_attrs = {"tadnn:check": {"against_itself": 1.25}}  # noqa: RUF012
+    user_attrs = {"tadnn:check": {"against_itself": 1.25, "drift": -3.0}}  # noqa: RUF012
 
 
 def test_the_check_by_hand():
@@ -85,6 +87,7 @@ def test_the_check_by_hand():
         "pairs_ordered": 100.0,
         "span": 2.0,
         "against_itself": 1.25,
+        "drift": -3.0,
     }
 
 

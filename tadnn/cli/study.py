@@ -185,3 +185,6 @@ def _print_check(check: Mapping[str, Any] | None, phase: str | None = None) -> N
     print(f"  the slowest takes {check['span']:.1f} times as long as the fastest")
     if check["against_itself"] is not None:
         print(f"  a network against itself differs by up to {check['against_itself']:.1f} %")
+    if check["drift"] is not None:
+        pace = "more" if check["drift"] > 0 else "less"
+        print(f"  networks that the machine was learned on took {abs(check['drift']):.1f} % {pace}")

@@ -105,6 +105,9 @@ def _latency(card: CardFacts) -> Iterator[tuple[str, str]]:
         yield "measured again for this export", f"no: {card.unmeasured}"
     if card.against_itself is not None:
         yield "measured twice", f"the two differ by {card.against_itself:.1f} % at most"
+    if card.drift is not None:
+        took = f"took {abs(card.drift):.1f} % {'more' if card.drift > 0 else 'less'} than then"
+        yield "networks that the machine was learned on", took
     if card.in_search is not None:
         yield "measured in the search", _measured(card.in_search)
 

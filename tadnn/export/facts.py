@@ -78,6 +78,8 @@ class CardFacts:
         measuring: when and how it was measured, readable.
         unmeasured: why it was not measured for this export, readable.
         against_itself: how far apart two measurements of this network were, at most, 0-100.
+        drift: by how many percent networks that this machine was learned on took longer than then,
+            while this one was measured.
         in_search: what the search measured, where ``measured`` is newer.
         phases: the same for what the architecture runs as besides.
         search: how the network was searched for, readable.
@@ -101,6 +103,7 @@ class CardFacts:
     measuring: str | None = None
     unmeasured: str | None = None
     against_itself: float | None = None
+    drift: float | None = None
     in_search: Measured | None = None
     phases: tuple[PhaseLatency, ...] = ()
     search: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +10,12 @@ import numpy as np
 
 from tadnn.latency import LatencyModel, error_summary, pairs_ordered
 from tadnn.nets import Net, load_weights, save_weights
-from tadnn.profiling import (
-    Clock,
-    Measurement,
-    NetRun,
-    Subject,
-    clock_device,
-    measure,
-    open_clock,
-)
+from tadnn.profiling import Clock, clock_device, open_clock
 from tadnn.progress import SILENT, Progress
 from tadnn.search.front import FINALIST_ATTR, front_record
 from tadnn.search.judges import arch_seed
 from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, unpack_net
+from tadnn.search.side_by_side import drift_note, drifted, measure_nets
 from tadnn.search.spec import StudySpec, study_folder
 from tadnn.search.spec_parts import FinalistsSpec
 from tadnn.search.trials import evaluated_trials
@@ -87,6 +80,7 @@ def run_finalists(
         notes.append("finalists are predicted, not measured: the model's device isn't here")
     elif wanted.measure and clock is not None:
         _measure(study, nets, spec, clock, progress)
+        notes += filter(None, [drift_note(_check(study).get("drift"))])
     if wanted.epochs is not None:
         for number, net in nets.items():
             _train(spec, study, number, net, wanted.epochs, progress)
@@ -135,8 +129,8 @@ def prediction_check(
     Returns:
         ``n``, ``mape`` and ``bias`` (percent), ``pairs_ordered`` (percent of the pairs that
         differ by more than 10 %), ``span`` (slowest over fastest), ``against_itself``
-        (largest relative difference, in percent, of finalists measured twice); None
-        without measurements.
+        (largest relative difference, in percent, of finalists measured twice), ``drift`` (see
+        `SideBySide`); None without measurements.
     """
     seen = [m if phase is None else m["phases"][phase] for m in record["members"]]
     pairs = [
@@ -154,7 +148,8 @@ def prediction_check(
         "bias": summary["bias"],
         "pairs_ordered": pairs_ordered(predicted, measured, _CLEARLY_APART),
         "span": float(measured.max() / measured.min()),
-        "against_itself": (study.user_attrs.get(CHECK_ATTR) or {}).get("against_itself"),
+        "against_itself": _check(study).get("against_itself"),
+        "drift": _check(study).get("drift"),
     }
 
 
@@ -174,9 +169,11 @@ def _measure(
 ) -> None:
     """Measure all finalists and their phases side by side, each twice: a network against itself.
 
-    They are measured together or not at all, so that the machine's mood is the same for all.
+    They are measured together or not at all, so that the machine's mood is the same for all; and
+    again where that mood was another one than when the machine was learned.
     """
-    if all("measured" in _stored(study, number) for number in nets):
+    known = all("measured" in _stored(study, number) for number in nets)
+    if known and not drifted(_check(study).get("drift")):
         return
     trials = evaluated_trials(study)
     runs: dict[tuple[int, str | None], Net] = {}
@@ -185,34 +182,14 @@ def _measure(
         for phase in spec.phases:
             stored = trials[number].user_attrs[PHASE_NET_ATTR + phase]
             runs[number, phase] = unpack_net(stored)
-    measured, against_itself = measure_nets(
-        clock, runs.values(), spec.batch, "re-measuring finalists", progress
-    )
-    records = dict(zip(runs, measured, strict=True))
+    done = measure_nets(clock, runs.values(), spec.batch, "re-measuring finalists", progress)
+    records = dict(zip(runs, done.records, strict=True))
     for number in nets:
         facts: dict[str, Any] = {"measured": records[number, None]}
         if spec.phases:
             facts["phases"] = {phase: records[number, phase] for phase in spec.phases}
         _store(study, number, facts)
-    if against_itself is not None:
-        study.set_user_attr(CHECK_ATTR, {"against_itself": round(against_itself, 3)})
-
-
-def measure_nets(
-    clock: Clock, nets: Iterable[Net], batch: int, label: str, progress: Progress = SILENT
-) -> tuple[list[dict[str, Any]], float | None]:
-    """Measure networks side by side, each twice: how finalists and exports are measured.
-
-    Returns:
-        Of every network ``latency_ms``, ``spread_ms`` and ``repeats``; and by how many percent
-        a network differs from itself at most, None without networks.
-    """
-    subjects: list[Subject] = [NetRun(net, batch) for net in nets for _ in range(2)]
-    with progress.task(label, len(subjects)) as advance:
-        done = measure(clock, subjects, on_result=lambda *_: advance(1))
-    pairs = list(zip(done[::2], done[1::2], strict=True))
-    differences = [100 * abs(b.latency_us / a.latency_us - 1) for a, b in pairs]
-    return [_record(first) for first, _ in pairs], max(differences, default=None)
+    study.set_user_attr(CHECK_ATTR, done.check())
 
 
 def _train(
@@ -254,17 +231,13 @@ class _Labelled(Progress):
         return self._progress.task(self._label, total)
 
 
+def _check(study: Study) -> dict[str, float]:
+    return dict(study.user_attrs.get(CHECK_ATTR) or {})
+
+
 def _stored(study: Study, number: int) -> dict[str, Any]:
     return dict(study.user_attrs.get(f"{FINALIST_ATTR}{number}") or {})
 
 
 def _store(study: Study, number: int, facts: Mapping[str, Any]) -> None:
     study.set_user_attr(f"{FINALIST_ATTR}{number}", {**_stored(study, number), **facts})
-
-
-def _record(measurement: Measurement) -> dict[str, Any]:
-    return {
-        "latency_ms": measurement.latency_us / 1e3,
-        "spread_ms": measurement.spread_us / 1e3,
-        "repeats": measurement.repeats,
-    }

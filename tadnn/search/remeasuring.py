@@ -13,9 +13,9 @@ from tadnn.hardware import detect_devices
 from tadnn.profiling import Clock, clock_device, open_clock
 from tadnn.progress import SILENT, Progress
 from tadnn.runtimes import Setting
-from tadnn.search.finalists import measure_nets
 from tadnn.search.objective import NET_ATTR, PHASE_NET_ATTR, unpack_net
 from tadnn.search.reading import is_searched_here
+from tadnn.search.side_by_side import measure_nets
 from tadnn.search.spec import AUTO
 from tadnn.search.storage import MODEL_ATTR
 from tadnn.search.trials import evaluated_trial
@@ -56,20 +56,19 @@ def remeasured(
         if is_searched_here(study):
             raise _NotMeasured("a search of this study runs on this machine, and both would suffer")
         clock = _clock(study.user_attrs.get(MODEL_ATTR), device)
-        records, against_itself = measure_nets(
-            clock, nets, card.batch, f"re-measuring trial {card.trial}", progress
-        )
+        done = measure_nets(clock, nets, card.batch, f"re-measuring trial {card.trial}", progress)
     except (_NotMeasured, WorkFailed) as error:
         return replace(card, unmeasured=str(error))
-    again = dict(zip(phases, records[1:], strict=True))
+    again = dict(zip(phases, done.records[1:], strict=True))
     return replace(
         card,
-        measured=Measured(**records[0]),
+        measured=Measured(**done.records[0]),
         unmeasured=None,
         in_search=card.measured,
         phases=tuple(replace(p, measured=Measured(**again[p.name])) for p in card.phases),
         measuring=f"for this export, on {clock.device.name}, as finalists are measured",
-        against_itself=against_itself,
+        against_itself=done.against_itself,
+        drift=done.drift,
         environment={**environment(), **clock.environment()},
     )
 
