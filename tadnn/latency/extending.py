@@ -9,24 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tadnn.kernels import Kernel
 from tadnn.latency.fitting import NetTiming, calibrate_nets, fit_kernels
-from tadnn.latency.measuring import measure_and_store, observe_and_store, rows_of
+from tadnn.latency.measuring import Work, rows_of
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import FEWEST_NETS
 from tadnn.latency.storage import save_latency_model
 from tadnn.nets import Net
-from tadnn.profiling import (
-    Clock,
-    Measurement,
-    NetRun,
-    ProfileDatabase,
-    Subject,
-    kernel_pool,
-    measure,
-)
+from tadnn.profiling import Clock, Measurement, ProfileDatabase
 from tadnn.progress import SILENT, Progress
-from tadnn.runtimes import find_runtime, lower_net
 
 
 def extend(
@@ -56,8 +46,9 @@ def extend(
         Unwritable: model or database cannot be written.
     """
     known = database.kernels(clock.device.slug, clock.setting)
-    _measure_kernels(clock, database, nets, batch, known, progress)
-    timings = _timings(clock, database, nets, batch, model, progress)
+    work = Work(clock, database, nets, batch, known, progress)
+    _measure_kernels(work)
+    timings = _timings(work, model)
     with progress.task("fitting the latency model", None):
         fitted = fit_kernels(
             model.card.name,
@@ -73,58 +64,34 @@ def extend(
         return save_latency_model(fitted, folder, rows_of(known))
 
 
-def _measure_kernels(
-    clock: Clock,
-    database: ProfileDatabase,
-    nets: Sequence[Net],
-    batch: int,
-    known: dict[Kernel, Measurement],
-    progress: Progress,
-) -> None:
-    runtime, dtype = find_runtime(clock.setting.runtime), clock.setting.dtype
-    missing = [k for k in kernel_pool(nets, batch, dtype, runtime) if k not in known]
-    with progress.task("profiling kernels", len(missing)) as advance:
-        if not runtime.observed:
-            measure_and_store(clock, database, missing, known, advance)
+def _measure_kernels(work: Work) -> None:
+    missing = [kernel for kernel in work.pool() if kernel not in work.known]
+    with work.progress.task("profiling kernels", len(missing)) as advance:
+        if not work.runtime.observed:
+            work.measure_kernels(missing, advance)
             return
-        with clock.session():
-            for net in nets:
-                if not known.keys() >= set(lower_net(net, batch, dtype, runtime)):
-                    observe_and_store(clock, database, NetRun(net, batch), known)
+        with work.clock.session():
+            for net in work.nets:
+                if not work.known.keys() >= work.launched(net):
+                    work.observe_kernels(net)
         advance(len(missing))
 
 
-def _timings(
-    clock: Clock,
-    database: ProfileDatabase,
-    nets: Sequence[Net],
-    batch: int,
-    model: LatencyModel,
-    progress: Progress,
-) -> list[NetTiming]:
+def _timings(work: Work, model: LatencyModel) -> list[NetTiming]:
     """Measure the networks; return them with those that the model was calibrated by."""
-    stored = {
-        key: (record, measurement)
-        for key, at_batch, record, measurement in database.nets(clock.device.slug, clock.setting)
-        if at_batch == batch
-    }
-    new = {net.key: net for net in nets}
-    environment = clock.environment()
+    stored = work.measured_nets()
+    new = {net.key: net for net in work.nets}
+    missing = [net for key, net in new.items() if key not in stored]
+    with work.progress.task("measuring networks", len(missing)) as advance:
 
-    def keep(subject: Subject, measurement: Measurement) -> None:
-        assert isinstance(subject, NetRun)
-        net = subject.net
-        record = net.to_json()
-        database.add_net(
-            clock.device.slug, clock.setting, environment, net.key, batch, record, measurement
-        )
-        stored[net.key] = record, measurement
+        def keep(net: Net, measurement: Measurement) -> None:
+            stored[net.key] = net.to_json(), measurement
+            advance(1)
 
-    runs = [NetRun(net, batch) for key, net in new.items() if key not in stored]
-    measure(clock, runs, progress=progress, on_result=keep)
+        work.measure_nets(missing, keep)
     keys = dict.fromkeys([*model.card.data.get("calibration_nets", ()), *new])
     return [
-        NetTiming(new.get(key) or Net.from_json(stored[key][0]), batch, us / 1e3)
+        NetTiming(new.get(key) or Net.from_json(stored[key][0]), work.batch, us / 1e3)
         for key in keys
         if key in stored
         for us in [stored[key][1].latency_us]

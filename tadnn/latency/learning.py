@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from tadnn.errors import RequestError
-from tadnn.kernels import Kernel
 from tadnn.latency.fitting import NetTiming, calibrate_nets, fit_kernels
 from tadnn.latency.measuring import (
     TIME_OF_KERNELS,
     Budget,
-    measure_kernels,
-    observe_kernels,
+    Work,
+    measure_planned,
+    observe_planned,
     rows_of,
 )
 from tadnn.latency.model import LatencyModel
 from tadnn.latency.nets import FEWEST_NETS
 from tadnn.latency.storage import save_latency_model
 from tadnn.nets import Net
-from tadnn.profiling import (
-    Clock,
-    Measurement,
-    NetRun,
-    ProfileDatabase,
-    Subject,
-    measure,
-)
+from tadnn.profiling import Clock, Measurement, ProfileDatabase
 from tadnn.progress import SILENT, Progress
-from tadnn.runtimes import find_runtime
 
 _SUSPICIOUS: Final = 15.0  # percent; an undisturbed machine stays well below
 # A network is run at least so often to be measured, and so many are to be measured in any time.
@@ -83,12 +75,10 @@ def learn(
     budget = budget or Budget()
     start = time.monotonic()
     known = {} if fresh else database.kernels(clock.device.slug, clock.setting)
-    observed = find_runtime(clock.setting.runtime).observed
-    get_kernels = observe_kernels if observed else measure_kernels
-    get_kernels(clock, database, nets, batch, known, budget, start, seed, progress)
-    timings = _measure_nets(
-        clock, database, nets, batch, known, budget, start, progress, fresh=fresh
-    )
+    work = Work(clock, database, nets, batch, known, progress)
+    get_kernels = observe_planned if work.runtime.observed else measure_planned
+    get_kernels(work, budget, start, seed)
+    timings = _measure_nets(work, budget, start, fresh=fresh)
     with progress.task("fitting the latency model", None):
         model = fit_kernels(
             name,
@@ -111,43 +101,15 @@ def learn(
     return model
 
 
-def _measure_nets(
-    clock: Clock,
-    database: ProfileDatabase,
-    nets: Sequence[Net],
-    batch: int,
-    known: Mapping[Kernel, Measurement],
-    budget: Budget,
-    start: float,
-    progress: Progress,
-    *,
-    fresh: bool,
-) -> list[NetTiming]:
+def _measure_nets(work: Work, budget: Budget, start: float, *, fresh: bool) -> list[NetTiming]:
     """Measure whole networks, from the smallest to the largest; known ones aren't repeated."""
-    able = _affordable(nets, batch, known, budget)
-    chosen = {net.key: net for net in _spread_by_work(able, budget.nets)}
-    stored = {
-        key: measurement
-        for key, at_batch, _, measurement in database.nets(clock.device.slug, clock.setting)
-        if at_batch == batch and not fresh
-    }
-    missing = [NetRun(net, batch) for key, net in chosen.items() if key not in stored]
-    environment = clock.environment()
-    with progress.task("measuring networks", len(chosen)) as advance:
+    chosen = {net.key: net for net in _spread_by_work(_affordable(work, budget), budget.nets)}
+    stored = {} if fresh else {key: took for key, (_, took) in work.measured_nets().items()}
+    missing = [net for key, net in chosen.items() if key not in stored]
+    with work.progress.task("measuring networks", len(chosen)) as advance:
         advance(len(chosen) - len(missing))
 
-        def keep(subject: Subject, measurement: Measurement) -> None:
-            assert isinstance(subject, NetRun)
-            net = subject.net
-            database.add_net(
-                clock.device.slug,
-                clock.setting,
-                environment,
-                net.key,
-                batch,
-                net.to_json(),
-                measurement,
-            )
+        def keep(net: Net, measurement: Measurement) -> None:
             stored[net.key] = measurement
             advance(1)
 
@@ -156,28 +118,26 @@ def _measure_nets(
         for first in range(0, len(missing), max(1, at_a_time)):
             few = sum(key in stored for key in chosen) < FEWEST_NETS
             if few or time.monotonic() < budget.ends(start, 1.0):
-                measure(clock, missing[first : first + at_a_time], on_result=keep)
+                work.measure_nets(missing[first : first + at_a_time], keep)
     return [
-        NetTiming(net, batch, stored[key].latency_us / 1e3)
+        NetTiming(net, work.batch, stored[key].latency_us / 1e3)
         for key, net in chosen.items()
         if key in stored
     ]
 
 
-def _affordable(
-    nets: Sequence[Net], batch: int, known: Mapping[Kernel, Measurement], budget: Budget
-) -> list[Net]:
+def _affordable(work: Work, budget: Budget) -> list[Net]:
     """Return the networks of which several can be measured in the time given.
 
     Their time is estimated from FLOPs, at the rate that the known kernels ran at together.
     """
-    ordered = sorted(nets, key=lambda net: (net.flops(), net.key))
-    flops = sum(kernel.flops for kernel in known)
+    ordered = sorted(work.nets, key=lambda net: (net.flops(), net.key))
+    flops = sum(kernel.flops for kernel in work.known)
     if budget.minutes is None or not flops:
         return ordered
-    rate = sum(m.latency_us for m in known.values()) / 1e6 / flops
+    rate = sum(m.latency_us for m in work.known.values()) / 1e6 / flops
     limit_s = (1 - TIME_OF_KERNELS) * 60 * budget.minutes / _MEASURED_ANYHOW
-    able = [n for n in ordered if _RUNS_OF_A_NET * n.flops(batch) * rate <= limit_s]
+    able = [n for n in ordered if _RUNS_OF_A_NET * n.flops(work.batch) * rate <= limit_s]
     return able if len({net.key for net in able}) >= _MEASURED_ANYHOW else ordered[:_LEAST_CHOICE]
 
 
