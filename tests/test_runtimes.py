@@ -22,7 +22,7 @@ from tadnn.nets import (
     ReLU,
     block,
 )
-from tadnn.runtimes import RUNTIMES, Setting, TorchEager, find_runtime, lower_net, torch_calls
+from tadnn.runtimes import RUNTIMES, Setting, TorchEager, find_runtime, lower_net, torch_operands
 
 EAGER = find_runtime("torch-eager")
 
@@ -273,7 +273,7 @@ def test_a_prepared_kernel_computes_its_op(
     kernel: Kernel, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[tuple[object, ...]] = []
-    real = torch_calls.Operands.calls
+    real = torch_operands.Operands.calls
 
     def recording(self, call, shapes, *arguments):  # type: ignore[no-untyped-def]
         def recorded(*tensors):  # type: ignore[no-untyped-def]
@@ -282,7 +282,7 @@ def test_a_prepared_kernel_computes_its_op(
 
         return real(self, recorded, shapes, *arguments)
 
-    monkeypatch.setattr(torch_calls.Operands, "calls", recording)
+    monkeypatch.setattr(torch_operands.Operands, "calls", recording)
     setting = Setting(layout=layout)
     run = EAGER.prepare_kernel(kernel, setting)
     with EAGER.session(setting):
@@ -302,12 +302,12 @@ def test_a_prepared_kernel_runs_in_its_dtype(dtype: str) -> None:
     kernel = Kernel.of("linear", m=3, n=4, k=5, dtype=dtype, epilogue=("bias",))
     out = EAGER.prepare_kernel(kernel, setting)()
     assert isinstance(out, torch.Tensor)
-    assert out.dtype == torch_calls.TORCH_DTYPES[dtype]
+    assert out.dtype == torch_operands.TORCH_DTYPES[dtype]
     assert out.isfinite().all()
 
 
 def test_operands_larger_than_the_working_set_are_still_made() -> None:
-    rows = torch_calls._WORKING_SET_BYTES // 4096 + 1
+    rows = torch_operands._WORKING_SET_BYTES // 4096 + 1
     run = EAGER.prepare_kernel(Kernel.of("relu", rows=rows, cols=1024), Setting())
     out = run()
     assert isinstance(out, torch.Tensor)

@@ -15,6 +15,7 @@ app = typer.Typer(
 # They add their commands, in the order in which --help lists them.
 from tadnn.cli import listing  # isort: skip  # noqa: E402, F401
 from tadnn.cli import learning  # isort: skip  # noqa: E402, F401
+from tadnn.cli import predicting  # isort: skip  # noqa: E402, F401
 from tadnn.cli import adapting  # isort: skip  # noqa: E402, F401
 from tadnn.cli import screen  # isort: skip  # noqa: E402, F401
 from tadnn.cli import study  # isort: skip  # noqa: E402, F401

@@ -76,7 +76,7 @@ class TorchRuntime(Runtime):
         """Return the network's module and one random batch, both where the setting wants them."""
         import torch
 
-        from tadnn.runtimes.torch_calls import TORCH_DTYPES
+        from tadnn.runtimes.torch_operands import TORCH_DTYPES
 
         self.check(setting)
         self._check_device(device)

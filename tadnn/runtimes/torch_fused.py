@@ -13,7 +13,8 @@ from torch import Tensor
 from tadnn.kernels import Kernel
 from tadnn.runtimes.base import Run
 from tadnn.runtimes.inductor_fusion import SHRINKING
-from tadnn.runtimes.torch_calls import ELEMENTWISE, Operands, call_and_operands
+from tadnn.runtimes.torch_calls import ELEMENTWISE, call_and_operands
+from tadnn.runtimes.torch_operands import Operands
 
 Part = Callable[[Tensor, Tensor | None], Tensor]
 
