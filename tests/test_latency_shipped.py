@@ -21,7 +21,7 @@ from tadnn.runtimes import Setting
 from tadnn.spaces import load_space
 
 FP32 = ("a100-cuda-kernels-fp32", "p100-cuda-kernels-fp32", "t4-cuda-kernels-fp32",
-        "v100-cuda-kernels-fp32")  # fmt: skip
+        "v100-cuda-kernels-fp32", "nvidia-cuda-kernels-fp32")  # fmt: skip
 BF16 = ("a100-cuda-kernels-bf16", "h100-cuda-kernels-bf16", "h200-cuda-kernels-bf16")
 BASIC_OPS = {"linear", "bmm", "conv2d", "add", "mul", "relu", "gelu", "tanh", "scalar", "softmax",
              "layer_norm"}  # fmt: skip
@@ -145,6 +145,23 @@ def test_the_other_memory_of_a_chip_is_predicted_with_a_wider_bar() -> None:
     assert not other.in_range[0]
     assert other.std_us[0] / other.latency_us[0] == pytest.approx(0.25, rel=0.2)
     assert other.latency_us[0] == pytest.approx(own.latency_us[0], rel=0.1)
+
+
+def test_gpus_that_nobody_profiled_are_predicted_by_those_that_were() -> None:
+    kernel = Kernel.of("linear", m=4096, n=4096, k=4096)
+    took = {}
+    for device in ("a100-40gb", "a100-80gb", "h100", "l4", "rtx3080"):
+        model = load_latency_model(f"nvidia-cuda-kernels-fp32@{device}")
+        p = model.predict([kernel])
+        took[device] = p.latency_us[0]
+        known = device == "a100-40gb"
+        assert p.in_range[0] == known, device
+        relative = p.std_us[0] / p.latency_us[0]
+        assert (relative < 0.1) == known, device
+        peak_us = kernel.flops / (model.device.peak_tflops["fp32"] * 1e6)
+        assert peak_us <= took[device] < 4 * peak_us, device
+    assert took["a100-80gb"] == pytest.approx(took["a100-40gb"], rel=0.1)
+    assert took["h100"] < took["a100-80gb"] < took["l4"]
 
 
 def test_they_are_found_by_setting() -> None:

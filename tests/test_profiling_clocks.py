@@ -97,17 +97,60 @@ def test_the_cpu_clocks_session_restores_what_it_fixed() -> None:
     assert gc.isenabled()
 
 
-def test_a_clock_counts_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_counts_a_kernels_runs_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = CpuClock(Setting())
     runs: list[str] = []
     runtime = find_runtime("torch-eager")
     monkeypatch.setattr(runtime, "prepare_kernel", lambda *_: lambda: runs.append("kernel"))
-    monkeypatch.setattr(runtime, "prepare_net", lambda *_: lambda: runs.append("net"))
     assert clock.prepare(linear(8))(5) > 0
     assert runs == ["kernel"] * 5
-    runs.clear()
-    assert clock.prepare(NetRun(NET))(2) > 0
-    assert runs == ["net"] * 3, "one more to bring the weights back"
+
+
+@pytest.mark.parametrize(
+    ("run_us", "warm_up", "least"),
+    # Three milliseconds unmeasured and one measured, or one run of each.
+    [(100, 30, 10), (800, 4, 2), (50_000, 1, 1)],
+)
+def test_a_network_is_settled_before_it_is_measured(
+    run_us: int, warm_up: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = 0
+    runs = 0
+
+    def run() -> None:
+        nonlocal now_ns, runs
+        now_ns += 1000 * run_us
+        runs += 1
+
+    monkeypatch.setattr("tadnn.profiling.torch_clock.time.perf_counter_ns", lambda: now_ns)
+    monkeypatch.setattr(find_runtime("torch-eager"), "prepare_net", lambda *_: run)
+    timed = CpuClock(Setting()).prepare(NetRun(NET))
+    assert timed(1) == run_us
+    assert runs == warm_up + 1  # how long one takes isn't known yet
+    for asked in (1, 2, 25):
+        runs = 0
+        assert timed(asked) == run_us
+        assert runs == warm_up + max(asked, least)
+
+
+def test_a_network_that_takes_a_second_is_not_run_unmeasured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = 0
+    runs = 0
+
+    def run() -> None:
+        nonlocal now_ns, runs
+        now_ns += 2_000_000_000
+        runs += 1
+
+    monkeypatch.setattr("tadnn.profiling.torch_clock.time.perf_counter_ns", lambda: now_ns)
+    monkeypatch.setattr(find_runtime("torch-eager"), "prepare_net", lambda *_: run)
+    timed = CpuClock(Setting()).prepare(NetRun(NET))
+    assert timed(1) == 2e6
+    assert runs == 2
+    assert timed(1) == 2e6
+    assert runs == 3
 
 
 def test_the_cpu_clocks_environment_says_where_and_how() -> None:

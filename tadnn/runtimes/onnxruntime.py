@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 _PROVIDERS: Final = ["CPUExecutionProvider"]
 _ERRORS_ONLY: Final = 3
-_WARM_UP: Final = 3
+# Threads that were asleep take some twenty runs of a small network to settle.
+_WARM_UP_RUNS: Final = 3
+_WARM_UP_S: Final = 0.003
 _OBSERVED_S: Final = 0.3
 _RUNS: Final = (8, 60)
 # What takes long is warm after one run, and known after few.
@@ -92,11 +94,12 @@ class OnnxRuntime(Runtime):
             data = _model_bytes(net, batch)
             session = _session(data, setting, profile=Path(folder) / "run", optimised=optimised)
             del data
-            warm_up, once = 0, 0.0
-            while warm_up < _WARM_UP and once < _LONG_S:
+            warm_up, once, spent = 0, 0.0, 0.0
+            while (warm_up < _WARM_UP_RUNS or spent < _WARM_UP_S) and once < _LONG_S:
                 start = time.perf_counter()
                 session.run(None, feed)
                 once = time.perf_counter() - start
+                spent += once
                 warm_up += 1
             fewest, most = _RUNS if once < _LONG_S else _LONG_RUNS
             for _ in range(max(fewest, min(most, math.ceil(_OBSERVED_S / once)))):
