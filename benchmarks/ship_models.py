@@ -3,8 +3,9 @@
     python benchmarks/ship_models.py [--data DIR] [--only WORD ...] [--out DIR] [--rows N]
 
 One model per GPU and dtype, runtime ``cuda-kernels``: a network that serves one device errs less
-there than one that serves several. Fitted numbers and held-out errors are kept; of the rows,
-nothing. Seeds are fixed, so that the same tables give the same models.
+there than one that serves several. And one of several GPUs, for those that nobody profiled: it
+holds what GPUs share, and ``tadnn adapt`` learns the rest. Fitted numbers and held-out errors are
+kept; of the rows, nothing. Seeds are fixed, so that the same tables give the same models.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Shipped:
     parts: tuple[Part, ...]
     notes: str
     checks: tuple[Part, ...] = ()
+    same_chip: bool = False
+    """The devices are one chip with several memories; each is predicted by the others' rows."""
 
 
 _BASICS = (
@@ -76,6 +79,10 @@ _BF16 = (
     "after its likes, a factor of two either way (convolutions as the linear of their implicit "
     "GEMM), and reports name its share of a network's latency. Kernel times alone."
 )
+
+
+SEVERAL = ("p4", "p100", "v100", "t4", "a100-40gb")
+"""The GPUs of NeuSight's tables."""
 
 
 def _basics(device: str) -> tuple[Part, ...]:
@@ -102,6 +109,7 @@ SHIPPED = (
         f"{_BASICS}, all measured on the card with 40 GB; {_SMALL}They were measured on the card "
         "with 80 GB, the same chip with a quarter more bandwidth. Each predicts the other's, out "
         f"of range and by 25 % at least. {_REST}",
+        same_chip=True,
     ),
     *(
         Shipped(
@@ -112,6 +120,18 @@ SHIPPED = (
             f"may not have been steady. {_REST}",
         )
         for device in ("t4", "p100")
+    ),
+    Shipped(
+        "nvidia-cuda-kernels-fp32",
+        "fp32",
+        (
+            *(part for device in SEVERAL for part in _basics(device)),
+            *(("neusight_conv3x3_fp32", d) for d in (*SEVERAL[:-1], "a100-80gb")),
+        ),
+        f"{_BASICS}; {_SMALL}Fitted to P4, P100, V100, T4 and A100 (40 GB; convolutions 80 GB) "
+        "together, to predict GPUs that nobody profiled (NAME@DEVICE), with the deviation that "
+        "each of these has where it is left out, and to be adapted to one by a few of its kernels "
+        f"(tadnn adapt). Of one of these GPUs its own model knows more. {_REST}",
     ),
     *(
         Shipped(f"{name}-cuda-kernels-bf16", "bf16", (("aiconfigurator_gemm_bf16", device),), _BF16)
@@ -155,7 +175,7 @@ def build(shipped: Shipped, data: Path, most: int | None = None) -> LatencyModel
         notes=shipped.notes,
         seed=SEED,
     )
-    if len(tables) > 1:
+    if shipped.same_chip:
         ops = {op: replace(fitted, abroad=SAME_CHIP) for op, fitted in model.ops.items()}
         model = LatencyModel(model.card, ops, model.nets, model.device)
     checks = [_checked(model, table, device, data) for table, device in shipped.checks]
