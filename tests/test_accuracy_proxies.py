@@ -164,8 +164,7 @@ def test_a_singular_kernel_scores_the_least():
     codes[7] = codes[3]
     signs = codes.double() * 2 - 1
     kernel = (5000 + signs @ signs.T) / 2
-    # Rounding hides it from the determinant, which is why the rank is asked.
-    assert torch.linalg.slogdet(kernel).logabsdet > 0
+    # Rounding may hide it from the determinant (it does in some BLAS), so the rank is asked.
     assert log_determinant(kernel) == 0.0
     assert log_determinant(kernel[:7, :7]) > 0.0
 
