@@ -201,7 +201,7 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
     axes.plot(*np.array(finalists).T, "k*", markersize=11, label=label)
     axes.set_xlabel("measured latency, ms")
     axes.set_ylabel("validation error, %")
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=2)
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
