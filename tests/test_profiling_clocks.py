@@ -108,8 +108,8 @@ def test_a_clock_counts_a_kernels_runs_exactly(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("run_us", "warm_up", "least"),
-    # Three milliseconds unmeasured and one measured, or one run of each.
-    [(100, 30, 10), (800, 4, 2), (50_000, 1, 1)],
+    # Twenty milliseconds unmeasured and five measured, or one run of each.
+    [(100, 200, 50), (800, 25, 7), (50_000, 1, 1)],
 )
 def test_a_network_is_settled_before_it_is_measured(
     run_us: int, warm_up: int, least: int, monkeypatch: pytest.MonkeyPatch

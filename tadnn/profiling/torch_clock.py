@@ -21,11 +21,12 @@ from tadnn.runtimes import Run, Setting, find_runtime
 
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 _LONG_US = 1e6
-# A network is used many times in a row. Its first run after those of others brings its weights
-# back and wakes threads, and what it finds isn't settled for some twenty runs: on two threads of
-# ONNX Runtime, a network of 44 us took 62 us in the runs 2 to 5, and 53 in those up to 20.
-_WARM_UP_US = 3000.0
-_LEAST_SAMPLE_US = 1000.0
+# A network is used many times in a row, and has settled then. In the first runs after those of
+# other candidates its weights are brought back, its threads wake, and idle threads of the others
+# still spin: those of torch (libgomp) took a core for 13 ms, so networks of 2.7 ms took 6.5 ms
+# twice. ONNX Runtime's don't, but a network of 44 us took 62 in the runs 2 to 5, 53 in those to 20.
+_WARM_UP_US = 20_000.0
+_LEAST_SAMPLE_US = 5000.0
 
 
 def _warm_up(run: Run) -> None:
