@@ -107,12 +107,12 @@ def test_a_clock_counts_a_kernels_runs_exactly(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("run_us", "warm_up", "least"),
+    ("run_us", "warm_up", "sample"),
     # Twenty milliseconds unmeasured and five measured, or one run of each.
     [(100, 200, 50), (800, 25, 7), (50_000, 1, 1)],
 )
 def test_a_network_is_settled_before_it_is_measured(
-    run_us: int, warm_up: int, least: int, monkeypatch: pytest.MonkeyPatch
+    run_us: int, warm_up: int, sample: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ns = 0
     runs = 0
@@ -124,13 +124,11 @@ def test_a_network_is_settled_before_it_is_measured(
 
     monkeypatch.setattr("tadnn.profiling.torch_clock.time.perf_counter_ns", lambda: now_ns)
     monkeypatch.setattr(find_runtime("torch-eager"), "prepare_net", lambda *_: run)
-    timed = CpuClock(Setting()).prepare(NetRun(NET))
-    assert timed(1) == run_us
-    assert runs == warm_up + 1  # how long one takes isn't known yet
-    for asked in (1, 2, 25):
-        runs = 0
-        assert timed(asked) == run_us
-        assert runs == warm_up + max(asked, least)
+    (measured,) = measure(CpuClock(Setting()), [NetRun(NET)])
+    assert measured.latency_us == run_us
+    # Three times to see how many runs make a sample, then the samples.
+    sizes = [1, 1, sample] if sample > 1 else [1, 1]
+    assert runs == len(sizes) * warm_up + sum(sizes) + measured.repeats * (warm_up + sample)
 
 
 def test_a_network_that_takes_a_second_is_not_run_unmeasured(

@@ -28,7 +28,9 @@ class Clock(ABC):
     """
 
     min_sample_us: float = 0.0
-    """One sample runs its subject as often as it takes to last this long."""
+    """One sample runs a kernel as often as it takes to last this long."""
+    min_net_sample_us: float = 0.0
+    """The same of a network."""
 
     def __init__(self, device: DeviceSpec, setting: Setting) -> None:
         self.device, self.setting = device, setting

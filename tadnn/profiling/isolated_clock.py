@@ -31,6 +31,7 @@ class IsolatedCpuClock(Clock):
     """
 
     min_sample_us = CpuClock.min_sample_us
+    min_net_sample_us = CpuClock.min_net_sample_us
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(detect_cpu(), setting)

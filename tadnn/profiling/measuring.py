@@ -9,7 +9,7 @@ from typing import Final
 from tadnn.errors import RequestError, WorkFailed
 from tadnn.profiling.clock import Clock, Timed
 from tadnn.profiling.measurement import Measurement
-from tadnn.profiling.subject import Subject
+from tadnn.profiling.subject import NetRun, Subject
 from tadnn.progress import SILENT, Progress
 
 CHUNK: Final = 16
@@ -84,9 +84,11 @@ class _Candidate:
         # The first run compiles and allocates; the second still fills caches, so its time
         # bounds the number of runs per sample from below: another look when it's above one.
         self.inner = 1
+        is_net = isinstance(subject, NetRun)
+        least_us = clock.min_net_sample_us if is_net else clock.min_sample_us
         self._once()
         for _ in range(2):
-            wanted = math.ceil(clock.min_sample_us / self._once())
+            wanted = math.ceil(least_us / self._once())
             enough = max(1, min(wanted, _MOST_INNER))
             if enough <= self.inner:
                 break

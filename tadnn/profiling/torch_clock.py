@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ _LONG_US = 1e6
 # still spin: those of torch (libgomp) took a core for 13 ms, so networks of 2.7 ms took 6.5 ms
 # twice. ONNX Runtime's don't, but a network of 44 us took 62 in the runs 2 to 5, 53 in those to 20.
 _WARM_UP_US = 20_000.0
-_LEAST_SAMPLE_US = 5000.0
 
 
 def _warm_up(run: Run) -> None:
@@ -40,6 +38,8 @@ def _warm_up(run: Run) -> None:
 
 class TorchClock(Clock):
     """What the CPU's and the GPUs' clocks share: a runtime of ours makes the subject runnable."""
+
+    min_net_sample_us = 5000.0
 
     def __init__(self, device: DeviceSpec, setting: Setting, torch_device: str) -> None:
         super().__init__(device, setting)
@@ -66,8 +66,7 @@ class TorchClock(Clock):
             # One that takes long spends no time on that.
             if took_us < _LONG_US:
                 _warm_up(run)
-            enough = math.ceil(_LEAST_SAMPLE_US / took_us) if took_us else 1
-            took_us = timed(max(inner, enough))
+            took_us = timed(inner)
             return took_us
 
         return after_itself

@@ -124,12 +124,12 @@ def touchstones(clock: Clock, nets: Sequence[Net], batch: int) -> list[NetTiming
         )
         if at == batch and key not in asked
     ]
+    left = [(_work(timing.net), timing) for timing in known]
     work = [_work(net) for net in nets]
     chosen: list[NetTiming] = []
-    for goal in np.linspace(min(work), max(work), _TOUCHSTONES):
-        free = [timing for timing in known if timing not in chosen]
-        if free:
-            chosen.append(min(free, key=lambda timing: abs(_work(timing.net) - goal)))
+    for goal in np.linspace(min(work), max(work), min(_TOUCHSTONES, len(left))):
+        nearest = min(range(len(left)), key=lambda i: abs(left[i][0] - goal))
+        chosen.append(left.pop(nearest)[1])
     return chosen
 
 
