@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from pathlib import Path
@@ -100,6 +101,20 @@ def test_a_budget_of_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     clock = Slow()
     run(clock, tmp_path, Budget(10_000, 0, minutes=0.5))
     assert 3 <= len(clock.observed) <= 8  # of 30 s three quarters, each round to within one more
+
+
+def test_where_time_is_over_what_is_known_of_others_does_not_count_for_the_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {
+        Kernel.of("linear", m=1, n=1000 + i, k=7): Measurement(5.0, 0.1, 9) for i in range(20)
+    }
+    with ProfileDatabase(tmp_path / "profiles.db") as database:
+        database.add_kernels("cpu-fake", SETTING, {}, others)
+    ticks = itertools.count(1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    run(Recorded(), tmp_path, Budget(10_000, 0, minutes=0.001))
+    assert len(stored(tmp_path) & set(POOL)) >= 10
 
 
 def test_only_some_runtimes_are_observed() -> None:

@@ -199,7 +199,7 @@ def observe_planned(work: Work, budget: Budget, start: float, seed: int) -> None
             if not chosen:
                 unseen.update(plan)  # no network shows them
             for key in chosen:
-                if time.monotonic() > ends and len(work.known) >= FEWEST_KERNELS:
+                if time.monotonic() > ends and work.count(pool) >= FEWEST_KERNELS:
                     break
                 work.observe_kernels(few[key])
                 unseen |= launched[key] - work.known.keys()
